@@ -1,0 +1,100 @@
+"""Where the broker is: one AMQP URL, and the management API that belongs to it."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from urllib.parse import quote, unquote, urlsplit
+
+import pika
+
+from tarry import __version__
+from tarry.errors import SettingsError
+
+AMQP_PORTS = {"amqp": 5672, "amqps": 5671}
+MANAGEMENT_PORTS = {"http": 15672, "https": 15671}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A broker's address, taken apart. `str()` of it hides the password."""
+
+    scheme: str
+    host: str
+    port: int
+    user: str
+    password: str
+    vhost: str
+    management: str
+    """scheme://host:port of the management API; credentials are those of the AMQP URL unless it has its own."""
+    management_user: str
+    management_password: str
+    ca_file: str | None = None
+
+    @classmethod
+    def parse(cls, url: str, *, management_url: str | None = None, ca_file: str | None = None) -> Address:
+        """`amqp://user:password@host:5672/vhost`; vhost and password are percent-decoded, no path means `/`."""
+        parts = urlsplit(url)
+        if parts.scheme not in AMQP_PORTS or not parts.hostname:
+            raise SettingsError(f"{_hide(url)!r} is not an AMQP address: write amqp://user:password@host:5672/vhost")
+        user, password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
+        host = parts.hostname
+        web = urlsplit(management_url or _default_management(parts.scheme, host))
+        if web.scheme not in MANAGEMENT_PORTS or not web.hostname:
+            raise SettingsError(f"{_hide(management_url or '')!r} is not a management address: write http://host:15672")
+        return cls(
+            scheme=parts.scheme,
+            host=host,
+            port=parts.port or AMQP_PORTS[parts.scheme],
+            user=user,
+            password=password,
+            vhost=unquote(parts.path[1:]) or "/",
+            management=f"{web.scheme}://{_bracket(web.hostname)}:{web.port or MANAGEMENT_PORTS[web.scheme]}",
+            management_user=unquote(web.username) if web.username else user,
+            management_password=unquote(web.password) if web.password else password,
+            ca_file=ca_file,
+        )
+
+    def parameters(self, purpose: str) -> pika.ConnectionParameters:
+        """For pika; `purpose` names the connection in the management UI."""
+        return pika.ConnectionParameters(
+            host=self.host,
+            port=self.port,
+            virtual_host=self.vhost,
+            credentials=pika.PlainCredentials(self.user, self.password),
+            heartbeat=30,
+            blocked_connection_timeout=None,
+            socket_timeout=10,
+            stack_timeout=15,
+            ssl_options=self._tls(),
+            client_properties={"connection_name": f"tarry {purpose}", "product": "tarry", "version": __version__},
+        )
+
+    def _tls(self) -> pika.SSLOptions | None:
+        if self.scheme != "amqps":
+            return None
+        return pika.SSLOptions(ssl.create_default_context(cafile=self.ca_file), self.host)
+
+    @property
+    def url(self) -> str:
+        """The whole address, password included: for child processes, never for logs."""
+        credentials = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}"
+        return f"{self.scheme}://{credentials}@{_bracket(self.host)}:{self.port}/{quote(self.vhost, safe='')}"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.user}:***@{_bracket(self.host)}:{self.port}/{quote(self.vhost, safe='')}"
+
+    __repr__ = __str__
+
+
+def _default_management(scheme: str, host: str) -> str:
+    return f"{'https' if scheme == 'amqps' else 'http'}://{_bracket(host)}"
+
+
+def _bracket(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _hide(url: str) -> str:
+    """Whatever stands before an @ may be a secret."""
+    return f"…@{url.rpartition('@')[2]}" if "@" in url else url

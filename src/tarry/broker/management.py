@@ -1,0 +1,148 @@
+"""The management API, typed and for one vhost: pyrabbit2 underneath, errors that say which right is missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+from urllib.parse import quote
+
+import pyrabbit2
+from pyrabbit2.api import APIError
+from pyrabbit2.api import PermissionError as Unauthorised
+from pyrabbit2.http import HTTPError, NetworkError
+
+from tarry.broker.address import Address
+from tarry.errors import BrokerError, BrokerUnreachableError
+
+Json = dict[str, Any]
+T = TypeVar("T")
+NOT_FOUND = 404
+
+
+class Management:
+    """What tarry reads from the broker, and the policies it sets."""
+
+    def __init__(self, address: Address, *, timeout: int = 30) -> None:
+        scheme, _, host = address.management.partition("://")
+        self.address = address
+        self.vhost = address.vhost
+        self._api = pyrabbit2.Client(
+            host,
+            address.management_user,
+            address.management_password,
+            timeout=timeout,
+            scheme=scheme,
+            verify=address.ca_file or True,
+        )
+
+    def overview(self) -> Json:
+        return cast("Json", self._call(self._api.get_overview))
+
+    def version(self) -> tuple[int, ...]:
+        """`(3, 10, 8)`; a suffix such as `-rc.1` is cut off."""
+        text = str(self.overview()["rabbitmq_version"]).partition("-")[0].partition("+")[0]
+        return tuple(int(part) for part in text.split(".")[:3])
+
+    def feature_flags(self) -> dict[str, str]:
+        """Name to state (`enabled`, `disabled`, …)."""
+        return {flag["name"]: flag["state"] for flag in self._get("feature-flags")}
+
+    def queues(self) -> list[Json]:
+        """All queues of the vhost, without the costly message counters that the default view adds."""
+        return self._get_list("queues")
+
+    def queue(self, name: str) -> Json | None:
+        return cast("Json | None", self._maybe(f"queues/{self._quoted}/{quote(name, safe='')}"))
+
+    def exchanges(self) -> list[Json]:
+        return self._get_list("exchanges")
+
+    def exchange(self, name: str) -> Json | None:
+        return cast("Json | None", self._maybe(f"exchanges/{self._quoted}/{quote(name, safe='')}"))
+
+    def bindings(self) -> list[Json]:
+        return self._get_list("bindings")
+
+    def bindings_from(self, exchange: str) -> list[Json]:
+        found = self._maybe(f"exchanges/{self._quoted}/{quote(exchange, safe='')}/bindings/source")
+        return cast("list[Json]", found or [])
+
+    def queue_bindings(self, queue: str) -> list[Json]:
+        return cast("list[Json]", self._call(self._api.get_queue_bindings, self.vhost, queue))
+
+    def policies(self) -> list[Json]:
+        return self._get_list("policies")
+
+    def operator_policies(self) -> list[Json]:
+        return self._get_list("operator-policies")
+
+    def set_policy(self, name: str, *, pattern: str, definition: Json, priority: int, apply_to: str) -> None:
+        body = {"pattern": pattern, "definition": definition, "priority": priority, "apply-to": apply_to}
+        self._call(self._api.create_policy, self.vhost, name, **body)
+
+    def delete_policy(self, name: str) -> None:
+        self._call(self._api.delete_policy, self.vhost, name)
+
+    def definitions(self) -> Json:
+        return cast("Json", self._get(f"definitions/{self._quoted}"))
+
+    def upload_definitions(self, definitions: Json) -> None:
+        """Into this vhost; what exists already is skipped silently by the broker, so verify afterwards."""
+        self._send("POST", f"definitions/{self._quoted}", definitions)
+
+    def permissions(self) -> Json | None:
+        """The rights of our own user in this vhost."""
+        return cast("Json | None", self._maybe(f"permissions/{self._quoted}/{quote(self.address.user, safe='')}"))
+
+    def vhost_exists(self) -> bool:
+        return self._maybe(f"vhosts/{self._quoted}") is not None
+
+    @property
+    def _quoted(self) -> str:
+        return quote(self.vhost, safe="")
+
+    def _get_list(self, what: str) -> list[Json]:
+        return cast("list[Json]", self._get(f"{what}/{self._quoted}"))
+
+    def _get(self, path: str) -> Any:
+        return self._call(self._api._call, path, "GET")  # noqa: SLF001 - pyrabbit2 has no method for these paths
+
+    def _send(self, method: str, path: str, body: Json) -> None:
+        headers = {"content-type": "application/json"}
+        self._call(self._api._call, path, method, json.dumps(body), headers)  # noqa: SLF001 - as above
+
+    def _maybe(self, path: str) -> Any:
+        """None where the broker answers that there is no such thing."""
+        with self._translated(path):
+            try:
+                return self._api._call(path, "GET")  # noqa: SLF001 - as above
+            except HTTPError as error:
+                if error.status == NOT_FOUND:
+                    return None
+                raise
+
+    def _call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        with self._translated(str(args[0]) if args else ""):
+            return function(*args, **kwargs)
+
+    @contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        where = f"the management API at {self.address.management}"
+        try:
+            yield
+        except Unauthorised as error:
+            raise BrokerError(
+                f"User {self.address.management_user!r} may not use {where} ({what}): check the password, and give it "
+                "at least the tag `monitoring` (to read) or `policymaker` (to set policies)."
+            ) from error
+        except HTTPError as error:
+            raise BrokerError(
+                f"{where} refused {what}: {error.status} {error.detail or error.reason}".strip()
+            ) from error
+        except (NetworkError, APIError) as error:
+            raise BrokerUnreachableError(
+                f"No answer from {where}: is the management plugin on (rabbitmq-plugins enable rabbitmq_management), "
+                f"and is the address right? ({error})"
+            ) from error

@@ -1,0 +1,125 @@
+"""The decision: a failed message either waits, and in which tiers, or goes to a person. Pure; `now` and the draw come in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tarry.core.durations import humanise
+from tarry.core.ladder import Itinerary, Ladder, itinerary
+from tarry.core.policy import ErrorClass, Policy
+from tarry.errors import DelayTooLongError
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is known of one failed message when its fate is decided."""
+
+    queue: str
+    """The queue it failed in."""
+    retry_count: int = 0
+    """Retries already spent."""
+    round: int = 0
+    """Rounds already made, those included that spent no attempt."""
+    first_failed_ms: int | None = None
+    """When its first failure was seen; None means now."""
+    max_retries: int | None = None
+    error_type: str | None = None
+    error_reason: str | None = None
+    error_class: ErrorClass | None = None
+    retry_after_ms: int | None = None
+    next_retry_at_ms: int | None = None
+    priority: str | None = None
+    job_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """It waits, then returns."""
+
+    policy: Policy
+    error_class: ErrorClass
+    retry_count: int
+    """Retries spent once it has returned."""
+    max_retries: int
+    itinerary: Itinerary
+    due_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """A person decides."""
+
+    policy: Policy | None
+    error_class: ErrorClass | None
+    reason: str
+    exhausted: bool = False
+
+
+Decision = Schedule | Review
+
+
+@dataclass(frozen=True, slots=True)
+class Rulebook:
+    """All that a decision needs to know: the policies in order, the ladder, and the tiers that exist."""
+
+    policies: tuple[Policy, ...]
+    ladder: Ladder
+    tiers: frozenset[int]
+
+    def policy_for(self, failure: Failure) -> Policy | None:
+        for policy in self.policies:
+            if policy.match.fits(failure.queue, failure.priority, failure.job_type):
+                return policy
+        return None
+
+
+def decide(failure: Failure, rules: Rulebook, now_ms: int, draw: float) -> Decision:
+    """Class, count, delay, bounds: in that order. `draw` is in [0, 1)."""
+    policy = rules.policy_for(failure)
+    if policy is None:
+        return Review(None, failure.error_class, f"no policy matches queue {failure.queue!r}")
+    error_class = failure.error_class or policy.classify(failure.error_type, failure.error_reason)
+    if error_class is ErrorClass.FINAL:
+        return Review(policy, error_class, "the error is final: it is not worth a retry")
+    free = error_class is ErrorClass.RATE_LIMITED and _hint(failure, now_ms) is not None
+    most = _most_retries(failure, policy)
+    if not free and failure.retry_count >= most:
+        return Review(policy, error_class, f"exhausted: {failure.retry_count} of {most} retries spent", exhausted=True)
+    if failure.round >= policy.max_rounds:
+        return Review(policy, error_class, f"exhausted: {failure.round} rounds made, the most allowed", exhausted=True)
+    try:
+        way = _way(failure, policy, rules, now_ms, draw, free=free)
+    except DelayTooLongError as too_long:
+        return Review(policy, error_class, str(too_long))
+    due_ms = now_ms + way.delay_ms
+    if _too_old(failure, policy, now_ms, due_ms):
+        age = humanise(policy.max_age or 0)
+        return Review(policy, error_class, f"exhausted: due later than {age} after its first failure", exhausted=True)
+    return Schedule(policy, error_class, failure.retry_count + (not free), most, way, due_ms)
+
+
+def _most_retries(failure: Failure, policy: Policy) -> int:
+    return policy.max_retries if failure.max_retries is None else min(failure.max_retries, policy.ceiling)
+
+
+def _hint(failure: Failure, now_ms: int) -> int | None:
+    """The wait that the request asks for, if it does: the longer of its two ways to say it."""
+    hints = [failure.retry_after_ms] if failure.retry_after_ms is not None else []
+    if failure.next_retry_at_ms is not None:
+        hints.append(failure.next_retry_at_ms - now_ms)
+    return max(0, *hints) if hints else None
+
+
+def _way(failure: Failure, policy: Policy, rules: Rulebook, now_ms: int, draw: float, *, free: bool) -> Itinerary:
+    """A hint is a floor under the backoff, and all there is to a rate limit; jitter comes on top of either."""
+    base = policy.delay(failure.retry_count)
+    hint = _hint(failure, now_ms)
+    wait = base if hint is None else hint if free else max(base, hint)
+    jitter = rules.ladder.jitter(policy.longest_jitter(wait), draw)
+    return itinerary(rules.ladder, wait + jitter, rules.tiers, base_ms=wait if wait in rules.tiers else None)
+
+
+def _too_old(failure: Failure, policy: Policy, now_ms: int, due_ms: int) -> bool:
+    if policy.max_age is None:
+        return False
+    return due_ms - (now_ms if failure.first_failed_ms is None else failure.first_failed_ms) > policy.max_age

@@ -1,0 +1,54 @@
+"""Durations as people write them (`2s`, `1h30m`), held as whole milliseconds."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_PATTERN = r"^(\d+(\.\d+)?(ms|s|m|h|d))+$"
+
+
+def parse_duration(text: object) -> int:
+    """`"1m30s"` → 90000. Whole milliseconds only; a bare number is refused because its unit is a guess."""
+    if not isinstance(text, str) or not re.fullmatch(_PATTERN, text):
+        raise ValueError(f"`{text}`: use ms, s, m, h or d, as in 500ms, 2s or 1h30m")
+    total = sum(Fraction(number) * UNITS[unit] for number, unit in _PART.findall(text))
+    if total.denominator != 1:
+        raise ValueError(f"`{text}`: shorter than a millisecond; use whole milliseconds")
+    return int(total)
+
+
+def format_duration(ms: int) -> str:
+    """The one spelling used in queue names: the largest of h, m, s, ms that divides evenly (`90s`, `1m`, `24h`)."""
+    for unit in ("h", "m", "s"):
+        if ms and ms % UNITS[unit] == 0:
+            return f"{ms // UNITS[unit]}{unit}"
+    return f"{ms}ms"
+
+
+def humanise(ms: float) -> str:
+    """For people, not for names: at most two units (`1h 30m`, `2.4s`, `12ms`)."""
+    if ms < UNITS["s"]:
+        return f"{ms:.0f}ms"
+    if ms < UNITS["m"]:
+        return f"{ms / UNITS['s']:.1f}s".replace(".0s", "s")
+    for big, small in (("d", "h"), ("h", "m"), ("m", "s")):
+        if ms >= UNITS[big]:
+            whole, rest = divmod(round(ms), UNITS[big])
+            return f"{whole}{big}" + (f" {rest // UNITS[small]}{small}" if rest >= UNITS[small] else "")
+    raise AssertionError(ms)
+
+
+def _read_text(value: object) -> int:
+    return parse_duration(value)
+
+
+_SCHEMA = WithJsonSchema({"type": "string", "pattern": _PATTERN, "examples": ["500ms", "2s", "1h30m"]})
+
+Duration = Annotated[int, BeforeValidator(_read_text), PlainSerializer(format_duration, return_type=str), _SCHEMA]
+"""A field written as text in a file and held as milliseconds."""

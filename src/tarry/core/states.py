@@ -1,0 +1,63 @@
+"""The life of a retry. Every state and every allowed step is in the one table below.
+
+The audit, the documentation and the tests read this table; nothing else decides what may follow what.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a retry stands."""
+
+    CLAIMED = "claimed"
+    """A router took the request and has not had the broker's confirm yet."""
+    SCHEDULED = "scheduled"
+    """The broker holds it in a tier."""
+    RETURNED = "returned"
+    """The tap saw it pass on its way to the origin queue."""
+    SUCCEEDED = "succeeded"
+    """A consumer reported success, or no failure came back for the quiet time."""
+    IN_REVIEW = "in_review"
+    """A person decides."""
+    CANCELLED = "cancelled"
+    """An operator cancelled it before it came due."""
+    HELD = "held"
+    """Its destination is paused."""
+    UNROUTABLE = "unroutable"
+    """It came due and its destination was not there."""
+    DISCARDED = "discarded"
+    """An operator threw it away, with a reason."""
+
+
+class Note(StrEnum):
+    """Facts written into the history that change no state."""
+
+    DUPLICATE = "duplicate"
+    OVERDUE = "overdue"
+    RECOVERED = "recovered"
+
+
+ALLOWED: dict[State | None, frozenset[State]] = {
+    None: frozenset({State.CLAIMED, State.IN_REVIEW}),
+    State.CLAIMED: frozenset({State.CLAIMED, State.SCHEDULED, State.IN_REVIEW, State.RETURNED}),
+    State.SCHEDULED: frozenset(
+        {State.RETURNED, State.HELD, State.CANCELLED, State.UNROUTABLE, State.CLAIMED, State.SUCCEEDED, State.IN_REVIEW}
+    ),
+    State.HELD: frozenset({State.RETURNED, State.CANCELLED, State.UNROUTABLE}),
+    State.UNROUTABLE: frozenset({State.SCHEDULED, State.RETURNED, State.IN_REVIEW, State.CANCELLED}),
+    State.RETURNED: frozenset({State.SUCCEEDED, State.CLAIMED, State.IN_REVIEW, State.UNROUTABLE}),
+    State.IN_REVIEW: frozenset({State.CLAIMED, State.SCHEDULED, State.RETURNED, State.DISCARDED}),
+    State.CANCELLED: frozenset({State.CLAIMED, State.RETURNED}),
+    State.SUCCEEDED: frozenset({State.CLAIMED}),
+    State.DISCARDED: frozenset({State.CLAIMED}),
+}
+"""What may follow each state; `None` is a retry not seen before."""
+
+OPEN = frozenset({State.CLAIMED, State.SCHEDULED, State.HELD, State.UNROUTABLE})
+"""States in which tarry still owes the message to somebody."""
+
+
+def may_follow(before: State | None, after: State) -> bool:
+    return after in ALLOWED[before]

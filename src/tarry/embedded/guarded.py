@@ -1,0 +1,149 @@
+"""The owner's side of a guardian: one service that can be started, stopped, killed, paused, and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from tarry.embedded import guardian
+from tarry.errors import EmbeddedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """What a guardian is to run; `argv[0]` is a full path."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    log: str
+    uid: int | None = None
+    gid: int | None = None
+    stop_signal: int = signal.SIGTERM
+    grace: float = 20.0
+
+
+class Guarded:
+    """Use `close()` when done; should that never happen, the guardian sees to it."""
+
+    def __init__(self, *, throwaway: Sequence[Path] = (), hold_open: Sequence[int] = ()) -> None:
+        self.pid: int | None = None
+        self.exit_code: int | None = None
+        self._service: Service | None = None
+        self._unread = b""
+        self._lock = threading.RLock()
+        self._guardian = subprocess.Popen(
+            [sys.executable, "-I", str(Path(guardian.__file__)), *map(str, throwaway)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=tuple(hold_open),
+            start_new_session=True,  # Ctrl-C in a terminal is for the owner to act on
+            cwd="/",
+        )
+
+    def start(self, service: Service) -> int:
+        with self._lock:
+            if self.running:
+                raise EmbeddedError(f"{service.argv[0]} is already running as process {self.pid}; stop it first.")
+            self._service, self.exit_code = service, None
+            self._order({"do": "start", **asdict(service)})
+            self._listen_until(lambda: self.pid is not None, patience=10)
+            if self.pid is None:
+                raise EmbeddedError(f"{service.argv[0]} was not started: its guardian process has gone. Try again.")
+            return self.pid
+
+    def stop(self) -> None:
+        """Ask politely, then insist."""
+        with self._lock:
+            if self._service is not None and self.running:
+                self._order({"do": "stop", "signal": self._service.stop_signal, "grace": self._service.grace})
+                self._listen_until(lambda: self.pid is None, patience=self._service.grace + 15)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would; returns once the service and its descendants are gone."""
+        with self._lock:
+            if self.running:
+                self._order({"do": "stop", "signal": signal.SIGKILL, "grace": 0})
+                self._listen_until(lambda: self.pid is None, patience=15)
+
+    def pause(self) -> None:
+        self._signal_all(signal.SIGSTOP)
+
+    def unpause(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: int) -> None:
+        with self._lock:
+            if self.running and self.pid is not None:
+                for pid in (self.pid, *guardian.descendants(self.pid)):
+                    guardian.send(pid, number)
+
+    @property
+    def running(self) -> bool:
+        with self._lock:
+            self._hear(0)
+            return self.pid is not None
+
+    @property
+    def guardian_pid(self) -> int:
+        return self._guardian.pid
+
+    def close(self) -> None:
+        """End the service, politely unless its data is thrown away, and the guardian with it."""
+        with self._lock:
+            stdin, stdout = self._streams()
+            if not stdin.closed:
+                stdin.close()
+                self._guardian.wait()
+                stdout.close()
+                self.pid = None
+
+    def _streams(self) -> tuple[IO[bytes], IO[bytes]]:
+        stdin, stdout = self._guardian.stdin, self._guardian.stdout
+        if stdin is None or stdout is None:
+            raise AssertionError
+        return stdin, stdout
+
+    def _order(self, order: Mapping[str, object]) -> None:
+        stdin, _ = self._streams()
+        try:
+            stdin.write(json.dumps(order).encode() + b"\n")
+            stdin.flush()
+        except (BrokenPipeError, ValueError):
+            self.pid = None
+
+    def _listen_until(self, done: Callable[[], bool], *, patience: float) -> None:
+        deadline = time.monotonic() + patience
+        while not done() and time.monotonic() < deadline:
+            if not self._hear(0.2):
+                return
+
+    def _hear(self, seconds: float) -> bool:
+        """Take in what the guardian says; False once it has gone."""
+        _, stdout = self._streams()
+        while not stdout.closed and select.select([stdout], [], [], seconds)[0]:
+            chunk = os.read(stdout.fileno(), 65536)
+            if not chunk:
+                self.pid = None
+                return False
+            *lines, self._unread = (self._unread + chunk).split(b"\n")
+            for line in lines:
+                self._note(json.loads(line))
+            seconds = 0
+        return not stdout.closed
+
+    def _note(self, event: Mapping[str, int]) -> None:
+        self.pid = event.get("started")
+        self.exit_code = event.get("exited")

@@ -1,0 +1,190 @@
+"""A small process that keeps one service from outliving whoever wanted it.
+
+Run as a file by the standard library alone, so that it starts in milliseconds. It reads orders, one JSON object a
+line, from its standard input and answers the same way on its standard output:
+
+    {"do": "start", "argv": [...], "env": {...}, "cwd": ..., "log": ..., "uid": ..., "gid": ...}  ->  {"started": pid}
+    {"do": "stop", "signal": 15, "grace": 20}                                                     ->  {"exited": code}
+
+The end of its input is the end of its owner, whatever way that came about, kill -9 included: it then ends the service
+with all its descendants, removes the folders named on its command line, and goes. Should the guardian itself be
+killed, the kernel ends the service (Linux).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+TICK = 0.5
+KILL_PATIENCE = 10.0
+
+
+def prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def descendants(ancestor: int) -> list[int]:
+    """All living processes below `ancestor`; zombies are not living. Empty where there is no /proc."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except (OSError, ValueError):  # gone while we looked
+            continue
+        if state != "Z":
+            parents[int(stat.parent.name)] = int(parent)
+    found, frontier = [], {ancestor}
+    while frontier:
+        frontier = {pid for pid, parent in parents.items() if parent in frontier}
+        found += sorted(frontier)
+    return found
+
+
+def send(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def become(order: dict[str, Any]) -> None:
+    """The forked child turns into the service. Credentials go first: dropping them forgets the death signal."""
+    os.setsid()
+    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
+        os.dup2(source, target)
+    os.chdir(order["cwd"])
+    if order.get("uid") is not None:
+        os.setgroups([])
+        os.setgid(order["gid"])
+        os.setuid(order["uid"])
+    guardian = os.getppid()
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != guardian:  # it died before the kernel knew whom to tell
+        os._exit(1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    os.execve(order["argv"][0], order["argv"], order["env"])  # noqa: S606  a shell in between would be one more to guard
+
+
+class Guardian:
+    def __init__(self, throwaway: list[Path]) -> None:
+        self.throwaway = throwaway
+        self.owner = os.getppid()
+        self.service: int | None = None
+        self.last_stop: tuple[int, float] = (signal.SIGTERM, 20.0)
+        self.ending = False
+        self.unread = b""
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # what the service orphans stays in sight
+
+    def run(self) -> None:
+        wake = self.listen_to_signals()
+        while not self.ending and os.getppid() == self.owner:
+            ready, _, _ = select.select([0, wake], [], [], TICK)
+            if wake in ready:
+                os.read(wake, 512)
+            if 0 in ready:
+                self.take_orders()
+            self.reap()
+        self.end_service(*((signal.SIGKILL, 0.0) if self.throwaway else self.last_stop))
+        for folder in self.throwaway:
+            remove(folder)
+
+    def listen_to_signals(self) -> int:
+        wake, waker = os.pipe()
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: setattr(self, "ending", True))
+        return wake
+
+    def take_orders(self) -> None:
+        chunk = os.read(0, 1 << 20)
+        self.ending = self.ending or not chunk
+        *lines, self.unread = (self.unread + chunk).split(b"\n")
+        for line in lines:
+            self.obey(json.loads(line))
+
+    def obey(self, order: dict[str, Any]) -> None:
+        if order["do"] == "stop":
+            self.end_service(order["signal"], order["grace"])
+            return
+        self.last_stop = (order["stop_signal"], order["grace"])
+        self.service = os.fork()
+        if self.service == 0:
+            try:
+                become(order)
+            except OSError as problem:
+                os.write(2, f"{order['argv'][0]}: {problem}\n".encode())
+            os._exit(127)
+        self.tell({"started": self.service})
+
+    def tell(self, event: dict[str, Any]) -> None:
+        try:
+            os.write(1, json.dumps(event).encode() + b"\n")
+        except BrokenPipeError:  # nobody listens any more; the end of input follows
+            self.ending = True
+
+    def reap(self) -> None:
+        """Collect the dead. When the service itself is among them, what it left behind goes too, and then we say so."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.service:
+                self.service = None
+                self.kill_remains()
+                self.tell({"exited": os.waitstatus_to_exitcode(status)})
+
+    def end_service(self, number: int, grace: float) -> None:
+        if self.service is None:
+            return
+        send(self.service, number)
+        send(self.service, signal.SIGCONT)  # a paused service must hear it too
+        if not self.gone_within(grace):
+            self.kill_remains()
+            self.gone_within(KILL_PATIENCE)
+
+    def gone_within(self, seconds: float) -> bool:
+        patience = time.monotonic() + seconds
+        self.reap()
+        while self.service is not None and time.monotonic() < patience:
+            time.sleep(0.01)
+            self.reap()
+        return self.service is None
+
+    def kill_remains(self) -> None:
+        if self.service is not None:
+            send(self.service, signal.SIGKILL)
+        patience = time.monotonic() + KILL_PATIENCE
+        while (rest := descendants(os.getpid())) and time.monotonic() < patience:
+            for pid in rest:
+                send(pid, signal.SIGKILL)
+            time.sleep(0.01)
+
+
+def remove(folder: Path) -> None:
+    """A neighbour's dying service may still write here, so once is not enough."""
+    patience = time.monotonic() + KILL_PATIENCE
+    while folder.exists() and time.monotonic() < patience:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    Guardian([Path(name) for name in sys.argv[1:]]).run()

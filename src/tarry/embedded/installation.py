@@ -1,0 +1,95 @@
+"""RabbitMQ's programs on this machine, whether installed here or inside a cached Debian root."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tarry.errors import EmbeddedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+# Folders that hold `sbin/rabbitmq-server` and `plugins/`: Debian, Fedora, Homebrew, the generic archive.
+PLACES = (
+    "usr/lib/rabbitmq/lib/rabbitmq_server-*",
+    "usr/lib64/rabbitmq/lib/rabbitmq_server-*",
+    "opt/homebrew/opt/rabbitmq",
+    "usr/local/opt/rabbitmq",
+    "opt/rabbitmq*",
+)
+
+
+@dataclass(frozen=True)
+class Installation:
+    """`home` holds sbin/; with `root` it lies inside that folder, which becomes / for the programs."""
+
+    home: Path
+    version: str
+    source: str
+    root: Path | None = None
+
+    def command(self, program: str, *arguments: str, folder: Path) -> list[str]:
+        """One of sbin's scripts or Erlang's programs, able to see `folder` under its own name."""
+        path = str(Path("/") / (self.home / "sbin" / program).relative_to(self.root or "/"))
+        if not (self.home / "sbin" / program).exists():
+            path = self._erlang_program(program)
+        if self.root is None:
+            return [path, *arguments]
+        return inside_root(self.root, [path, *arguments], [folder])
+
+    def _erlang_program(self, program: str) -> str:
+        if self.root is not None:
+            return f"/usr/bin/{program}"
+        if found := shutil.which(program):
+            return found
+        for place in ("/usr/lib/erlang/erts-*/bin", "/opt/homebrew/opt/erlang/lib/erlang/erts-*/bin"):
+            for path in Path("/").glob(place.removeprefix("/") + f"/{program}"):
+                return str(path)
+        raise EmbeddedError(f"RabbitMQ is in {self.home}, but Erlang's {program} is not on PATH. Add its folder to PATH.")
+
+
+def find(root: Path = Path("/")) -> Iterable[tuple[Path, str]]:
+    """Every (home, version) below that root; programs found on PATH first."""
+    on_path = shutil.which("rabbitmq-server") if root == Path("/") else None
+    homes = [Path(on_path).resolve().parent.parent] if on_path else []
+    homes += [home for place in PLACES for home in sorted(root.glob(place), reverse=True)]
+    for home in dict.fromkeys(homes):
+        version = version_of(home)
+        if version and (home / "sbin" / "rabbitmq-server").exists():
+            yield home, version
+
+
+def version_of(home: Path) -> str | None:
+    """As the broker's own plugin folder says; its package's folder name is not the same everywhere."""
+    for plugin in (home / "plugins").glob("rabbit-*"):
+        if found := re.fullmatch(r"rabbit-(\d+\.\d+\.\d+[^/]*?)(\.ez)?", plugin.name):
+            return found.group(1)
+    return None
+
+
+def in_series(version: str, series: str | None) -> bool:
+    return series is None or version == series or version.startswith(f"{series}.")
+
+
+def inside_root(root: Path, command: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """Run with `root` as /, with the machine's /proc, /dev and /sys and the given folders in it.
+
+    The mounts live in a namespace of their own and vanish with the last process in it. Every step is an exec, so the
+    process that was started is the process that runs the command.
+    """
+    if sys.platform != "linux":
+        raise EmbeddedError("A cached Debian root only runs on Linux. Use Docker here, or a RABBITMQ_URL.")
+    script = (
+        'root=$1; shift; for folder in /proc /dev /sys; do mount --rbind "$folder" "$root$folder"; done; '
+        'while [ "$1" != -- ]; do mkdir -p "$root$1"; mount --rbind "$1" "$root$1"; shift; done; shift; '
+        'exec chroot "$root" "$@"'
+    )
+    as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    unshare = [shutil.which("unshare") or "/usr/bin/unshare", *as_root, "--mount", "--propagation", "private"]
+    return [*unshare, "--", "/bin/sh", "-ec", script, "sh", str(root), *map(str, folders), "--", *command]

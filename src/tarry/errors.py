@@ -1,0 +1,80 @@
+"""One tree of errors. Every message says what happened, to what, and what to do next.
+
+TarryError
+├── SettingsError          a setting, flag or environment variable is wrong
+├── TopologyError          the topology files are wrong (all mistakes at once)
+│   └── DelayTooLongError  a delay that the ladder cannot hold
+├── BrokerError            RabbitMQ said no, or cannot be reached
+│   ├── BrokerUnreachableError
+│   ├── BrokerTooOldError
+│   └── TopologyMismatchError  the live broker is not what the topology says
+├── AuditError             Postgres said no, or cannot be reached
+│   └── AuditUnavailableError
+└── EmbeddedError          the private broker or Postgres could not be had or started
+    ├── NoBrokerError
+    └── StartupError
+"""
+
+from __future__ import annotations
+
+
+class TarryError(Exception):
+    """Base of everything tarry raises on purpose; the CLI prints it as one message and exits with `exit_code`."""
+
+    exit_code = 1
+
+
+class SettingsError(TarryError):
+    """A setting, flag or environment variable has a value that cannot be used."""
+
+    exit_code = 2
+
+
+class TopologyError(TarryError):
+    """The topology files hold mistakes; `problems` has one line for each."""
+
+    exit_code = 2
+
+    def __init__(self, problems: str | list[str]) -> None:
+        self.problems = [problems] if isinstance(problems, str) else problems
+        super().__init__("\n".join(self.problems))
+
+
+class DelayTooLongError(TopologyError):
+    """A delay is longer than the ladder can hold; it is refused, never rounded down."""
+
+
+class BrokerError(TarryError):
+    """RabbitMQ refused something."""
+
+
+class BrokerUnreachableError(BrokerError):
+    """RabbitMQ did not answer at the given address."""
+
+
+class BrokerTooOldError(BrokerError):
+    """The broker is older than the oldest series tarry is tested on."""
+
+
+class TopologyMismatchError(BrokerError):
+    """What is declared on the broker differs from the topology files."""
+
+
+class AuditError(TarryError):
+    """Postgres refused something."""
+
+
+class AuditUnavailableError(AuditError):
+    """Postgres did not answer; retries keep flowing, their history waits."""
+
+
+class EmbeddedError(TarryError):
+    """The private broker or Postgres could not be had."""
+
+
+class NoBrokerError(EmbeddedError):
+    """No way to get a broker on this machine worked; the message lists the ways out."""
+
+
+class StartupError(EmbeddedError):
+    """A private service did not start; the message carries the tail of its own log."""
