@@ -1,24 +1,52 @@
-"""Declaring over AMQP, one short-lived blocking connection at a time."""
+"""Declaring over AMQP, one short-lived blocking connection at a time; refusals come back as sentences."""
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import AMQPConnectionError, AMQPError, ProbableAccessDeniedError, ProbableAuthenticationError
+from pika.exceptions import (
+    AMQPConnectionError,
+    AMQPError,
+    ChannelClosedByBroker,
+    ConnectionClosedByBroker,
+    ProbableAccessDeniedError,
+    ProbableAuthenticationError,
+)
 
 from tarry.broker.address import Address
-from tarry.errors import BrokerError, BrokerUnreachableError
+from tarry.errors import BrokerError, BrokerUnreachableError, TopologyMismatchError
+
+ACCESS_REFUSED = 403
+NOT_FOUND = 404
+PRECONDITION_FAILED = 406
+NOT_ALLOWED = 530
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """The three patterns of `rabbitmqctl set_permissions`."""
+
+    configure: str
+    write: str
+    read: str
+
+    def __str__(self) -> str:
+        return " ".join(map(shlex.quote, (self.configure, self.write, self.read)))
 
 
 @contextmanager
-def channel(address: Address, purpose: str) -> Iterator[BlockingChannel]:
-    """A channel on a connection of its own; both are closed at the end, broken or not."""
+def channel(address: Address, purpose: str, needed: Rights | None = None) -> Iterator[BlockingChannel]:
+    """A channel on a connection of its own, closed at the end, broken or not. `needed` is named when a right lacks."""
     connection = connect(address, purpose)
     try:
-        yield connection.channel()
+        with explained(address, needed):
+            yield connection.channel()
     finally:
         if connection.is_open:
             connection.close()
@@ -26,15 +54,76 @@ def channel(address: Address, purpose: str) -> Iterator[BlockingChannel]:
 
 def connect(address: Address, purpose: str) -> pika.BlockingConnection:
     """A blocking connection, or an error that says what to do."""
+    vhost = shlex.quote(address.vhost)
     try:
         return pika.BlockingConnection(address.parameters(purpose))
     except (ProbableAuthenticationError, ProbableAccessDeniedError) as error:
         raise BrokerError(
             f"{address} refused the login: check user, password and vhost in RABBITMQ_URL "
-            f"(rabbitmqctl list_permissions -p {address.vhost})."
+            f"(rabbitmqctl list_permissions -p {vhost})."
         ) from error
+    except ConnectionClosedByBroker as error:
+        raise _closed_at_once(address, error) from error
     except (AMQPConnectionError, OSError) as error:
         raise BrokerUnreachableError(f"No broker answers at {address}: {_reason(error)}.") from error
+
+
+def _closed_at_once(address: Address, error: ConnectionClosedByBroker) -> BrokerError:
+    """Login was fine, entering the vhost was not."""
+    vhost, user = shlex.quote(address.vhost), shlex.quote(address.user)
+    if error.reply_code == NOT_ALLOWED and "not found" in error.reply_text:
+        return BrokerError(f"There is no vhost {address.vhost!r} at {address}: rabbitmqctl add_vhost {vhost}")
+    if error.reply_code == NOT_ALLOWED:
+        return BrokerError(
+            f"User {address.user!r} has no rights in vhost {address.vhost!r} at {address}: "
+            f"rabbitmqctl set_permissions -p {vhost} {user} <configure> <write> <read>"
+        )
+    return BrokerError(f"{address} closed the connection: {error.reply_text}")
+
+
+@contextmanager
+def explained(address: Address, needed: Rights | None = None) -> Iterator[None]:
+    """Inside, a refusal of the broker becomes an error that says what is missing and how to give it."""
+    try:
+        yield
+    except ChannelClosedByBroker as error:
+        raise refusal(address, error.reply_code, error.reply_text, needed) from error
+    except ConnectionClosedByBroker as error:
+        raise BrokerError(f"{address} closed the connection: {error.reply_text}") from error
+    except AMQPConnectionError as error:
+        raise BrokerUnreachableError(f"The connection to {address} broke: {_reason(error)}. Run it again.") from error
+
+
+def refusal(address: Address, code: int, text: str, needed: Rights | None = None) -> BrokerError:
+    """What the broker wrote when it closed a channel, as a sentence with a way out."""
+    if code == ACCESS_REFUSED:
+        return BrokerError(_missing_right(address, text, needed))
+    if code == PRECONDITION_FAILED:
+        return TopologyMismatchError(
+            f"Something is declared differently at {address}: {_without_code(text)}. "
+            "See `tarry topology plan` for what differs and how to migrate."
+        )
+    if code == NOT_FOUND:
+        return BrokerError(f"{address} misses something: {_without_code(text)}. Run `tarry topology apply` first.")
+    return BrokerError(f"{address} refused: {text}")
+
+
+def _missing_right(address: Address, text: str, needed: Rights | None) -> str:
+    """4.x names the right (`configure access to queue …`), 3.x does not."""
+    found = re.search(r"(?:(configure|write|read) )?access to (queue|exchange|topic) '(.*)' in vhost", text)
+    if found is None:
+        return f"{address} refused: {_without_code(text)}"
+    right, kind, name = found.groups()
+    lacks = f"`{right}`" if right else "a right (`configure` to declare it, `write` and `read` to bind it)"
+    vhost, user = shlex.quote(address.vhost), shlex.quote(address.user)
+    return (
+        f"User {address.user!r} lacks {lacks} on {kind} {name!r} in vhost {address.vhost!r}. An administrator gives "
+        f"it with: rabbitmqctl set_permissions -p {vhost} {user} {needed or '<configure> <write> <read>'}"
+    )
+
+
+def _without_code(text: str) -> str:
+    return text.partition(" - ")[2] or text
 
 
 def _reason(error: BaseException) -> str:
@@ -49,4 +138,4 @@ def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-__all__ = ["AMQPError", "channel", "connect"]
+__all__ = ["AMQPError", "Rights", "channel", "connect", "explained", "refusal"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -49,9 +51,16 @@ class Management:
         """Name to state (`enabled`, `disabled`, …)."""
         return {flag["name"]: flag["state"] for flag in self._get("feature-flags")}
 
+    def whoami(self) -> Json:
+        """Our own user, with its tags."""
+        return cast("Json", self._call(self._api.get_whoami))
+
     def queues(self) -> list[Json]:
-        """All queues of the vhost, without the costly message counters that the default view adds."""
-        return self._get_list("queues")
+        """All queues of the vhost with their depths, read without the costly statistics of the default view.
+
+        `messages` is what the queue said last, at most five seconds ago, and counts what is being dead-lettered.
+        """
+        return self._get_list("queues", {"disable_stats": "true", "enable_queue_totals": "true"})
 
     def queue(self, name: str) -> Json | None:
         return cast("Json | None", self._maybe(f"queues/{self._quoted}/{quote(name, safe='')}"))
@@ -103,11 +112,11 @@ class Management:
     def _quoted(self) -> str:
         return quote(self.vhost, safe="")
 
-    def _get_list(self, what: str) -> list[Json]:
-        return cast("list[Json]", self._get(f"{what}/{self._quoted}"))
+    def _get_list(self, what: str, parameters: dict[str, str] | None = None) -> list[Json]:
+        return cast("list[Json]", self._get(f"{what}/{self._quoted}", parameters))
 
-    def _get(self, path: str) -> Any:
-        return self._call(self._api._call, path, "GET")  # noqa: SLF001 - pyrabbit2 has no method for these paths
+    def _get(self, path: str, parameters: dict[str, str] | None = None) -> Any:
+        return self._call(self._api._call, path, "GET", None, None, parameters)  # noqa: SLF001 - pyrabbit2 has no method for these paths
 
     def _send(self, method: str, path: str, body: Json) -> None:
         headers = {"content-type": "application/json"}
@@ -133,16 +142,33 @@ class Management:
         try:
             yield
         except Unauthorised as error:
-            raise BrokerError(
-                f"User {self.address.management_user!r} may not use {where} ({what}): check the password, and give it "
-                "at least the tag `monitoring` (to read) or `policymaker` (to set policies)."
-            ) from error
+            raise BrokerError(self._unauthorised(where, what)) from error
         except HTTPError as error:
-            raise BrokerError(
-                f"{where} refused {what}: {error.status} {error.detail or error.reason}".strip()
-            ) from error
+            if error.status == NOT_FOUND and self._quoted in what:
+                raise BrokerError(
+                    f"{where} knows no {what}: is there a vhost {self.vhost!r} on it? "
+                    f"Create it with: rabbitmqctl add_vhost {shlex.quote(self.vhost)}"
+                ) from error
+            reason = str(error.detail or error.reason).strip()
+            raise BrokerError(f"{where} refused {what}: {error.status} {reason}") from error
         except (NetworkError, APIError) as error:
             raise BrokerUnreachableError(
                 f"No answer from {where}: is the management plugin on (rabbitmq-plugins enable rabbitmq_management), "
-                f"and is the address right? ({error})"
+                f"and is the address right? Set RABBITMQ_MANAGEMENT_URL if it is elsewhere. ({_short(error)})"
             ) from error
+
+    def _unauthorised(self, where: str, what: str) -> str:
+        user = self.address.management_user
+        return (
+            f"User {user!r} may not use {where} for {what!r}: check the password, that it has a tag "
+            f"(rabbitmqctl set_user_tags {shlex.quote(user)} policymaker), and that it may enter the vhost "
+            f"(rabbitmqctl list_permissions -p {shlex.quote(self.vhost)})."
+        )
+
+
+def _short(error: Exception) -> str:
+    """Requests wraps the one interesting sentence in several layers of its own."""
+    text = str(error)
+    for found in re.findall(r"\[Errno -?\d+\] [^'\")]+|certificate verify failed: [^(]+|Timeout[^']*", text):
+        return str(found).strip()
+    return text

@@ -1,4 +1,4 @@
-"""The decision: a failed message either waits, and in which tiers, or goes to a person. Pure; `now` and the draw come in."""
+"""The decision: a failed message either waits, and in which tiers, or goes to a person. Pure: `now` is an argument."""
 
 from __future__ import annotations
 

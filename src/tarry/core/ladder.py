@@ -1,7 +1,7 @@
 """From a delay to the tiers a message waits in.
 
-A delay is an exact policy tier where there is one, plus a number of granules (125 ms) written in octal for what is left.
-Each digit is one wait in the ladder; a zero costs nothing. Rounding goes up: a message is never early. A delay that the
+A delay is an exact policy tier where there is one, plus a number of granules (125 ms) in octal for what is left. Each
+digit is one wait in the ladder; a zero costs nothing. Rounding goes up: a message is never early. A delay that the
 ladder cannot hold is an error, never a wrong key.
 """
 
@@ -53,7 +53,7 @@ class Ladder:
         return tuple(reversed(found))
 
     def jitter(self, longest_ms: int, draw: float) -> int:
-        """A jitter in 0…`longest_ms` from a draw in [0, 1), cut down to its two leading digits so that it stays cheap."""
+        """A jitter in 0…`longest_ms` from a draw in [0, 1), cut to its two leading digits so that it stays cheap."""
         left = int(draw * (longest_ms // self.granularity_ms + 1))
         unit: int = self.radix ** max(0, _digit_count(left, self.radix) - JITTER_HOPS)
         return left // unit * unit * self.granularity_ms
@@ -95,7 +95,7 @@ class Itinerary:
 
 
 def itinerary(ladder: Ladder, delay_ms: int, tiers: Collection[int], base_ms: int | None = None) -> Itinerary:
-    """The cheapest known way to wait `delay_ms`: its own tier, else `base_ms`'s tier and a rest, else the ladder alone."""
+    """The cheapest known way to wait: the delay's own tier, else `base_ms`'s and a rest, else the ladder alone."""
     tier = delay_ms if delay_ms in tiers else base_ms
     if tier is None or tier not in tiers or tier > delay_ms:
         tier = None

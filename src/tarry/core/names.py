@@ -1,8 +1,8 @@
 """Every name on the broker and every routing key on the way, in one place.
 
-An installation's names share a prefix (default `retry.`), so two can live in one vhost. Keys need no prefix of their own:
-they are only ever looked up in tarry's exchanges. Each key is a single word (no dot) that starts with `~`, so no binding
-of a user's topic exchange matches one unless it is made of wildcards alone.
+An installation's names share a prefix (default `retry.`), so two can live in one vhost. Keys need no prefix of their
+own: they are only ever looked up in tarry's exchanges. Keys on messages that return through a user's exchange are
+single words without a dot that start with `~`: no topic binding there matches one unless it is made of wildcards alone.
 """
 
 from __future__ import annotations

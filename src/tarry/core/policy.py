@@ -35,7 +35,7 @@ def _parse_jitter(value: object) -> int | float:
     return share
 
 
-def _format_jitter(value: int | float) -> str:
+def _format_jitter(value: float) -> str:
     return format_duration(value) if isinstance(value, int) else f"{value:.0%}"
 
 
@@ -106,7 +106,7 @@ class Policy(Model):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$", description="Shown in logs, metrics and `tarry explain`.")
     description: str = Field("", description="One sentence for the reader of the file.")
-    match: Match = Field(default_factory=lambda: Match(), description="Whom it is for; the first matching policy wins.")
+    match: Match = Field(default_factory=Match, description="Whom it is for; the first matching policy wins.")
     schedule: tuple[Duration, ...] | None = Field(
         None, min_length=1, description="The delays, one after the other; the last one repeats."
     )

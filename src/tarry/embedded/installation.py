@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +42,8 @@ class Installation:
             path = self._erlang_program(program)
         if self.root is None:
             return [path, *arguments]
-        return inside_root(self.root, [path, *arguments], [folder])
+        temporary = Path(tempfile.gettempdir())  # seen as a whole, so that no empty folders pile up in the root
+        return inside_root(self.root, [path, *arguments], [temporary if temporary in folder.parents else folder])
 
     def _erlang_program(self, program: str) -> str:
         if self.root is not None:
@@ -51,7 +53,9 @@ class Installation:
         for place in ("/usr/lib/erlang/erts-*/bin", "/opt/homebrew/opt/erlang/lib/erlang/erts-*/bin"):
             for path in Path("/").glob(place.removeprefix("/") + f"/{program}"):
                 return str(path)
-        raise EmbeddedError(f"RabbitMQ is in {self.home}, but Erlang's {program} is not on PATH. Add its folder to PATH.")
+        raise EmbeddedError(
+            f"RabbitMQ is in {self.home}, but Erlang's {program} is not on PATH. Add its folder to PATH."
+        )
 
 
 def find(root: Path = Path("/")) -> Iterable[tuple[Path, str]]:

@@ -34,7 +34,7 @@ class Manager:
 
 
 def install_debian_package(name: str) -> None:
-    """Package lists may be missing or stale, in a fresh container for one: then they are fetched and it is tried anew."""
+    """Package lists may be missing or stale, as in a fresh container: then they are fetched and it is tried anew."""
     install = ["apt-get", "install", "-y", "--no-install-recommends", name]
     with services_stay_down():
         try:
@@ -46,7 +46,7 @@ def install_debian_package(name: str) -> None:
 
 @contextlib.contextmanager
 def services_stay_down() -> Iterator[None]:
-    """Debian starts a service as soon as its package is installed, unless policy-rc.d says 101. What was there returns."""
+    """Debian starts a service when its package is installed, unless policy-rc.d says 101. What was there returns."""
     saved = POLICY.with_name("policy-rc.d.before-tarry")
     existed = POLICY.exists() or POLICY.is_symlink()
     if existed:
@@ -76,7 +76,9 @@ def apt_candidate() -> str | None:
 
 def dnf_candidate() -> str | None:
     with contextlib.suppress(EmbeddedError):
-        said = privilege.run_plain(["dnf", "-q", "repoquery", "--latest-limit=1", "--qf=%{version}\n", "rabbitmq-server"])
+        said = privilege.run_plain(
+            ["dnf", "-q", "repoquery", "--latest-limit=1", "--qf=%{version}\n", "rabbitmq-server"]
+        )
         return upstream_version(said, r"([\d.]+)")
     return None
 
@@ -92,12 +94,16 @@ def upstream_version(said: str, pattern: str) -> str | None:
     return found.group(1) if found else None
 
 
+def install_with_dnf() -> None:
+    privilege.run(["dnf", "install", "-y", "rabbitmq-server"])
+
+
+def install_with_brew() -> None:
+    privilege.run_plain(["brew", "install", "rabbitmq"])
+
+
 MANAGERS = (
     Manager("apt-get", True, apt_candidate, install_with_apt),
-    Manager("dnf", True, dnf_candidate, lambda: print_nothing(privilege.run(["dnf", "install", "-y", "rabbitmq-server"]))),
-    Manager("brew", False, brew_candidate, lambda: print_nothing(privilege.run_plain(["brew", "install", "rabbitmq"]))),
+    Manager("dnf", True, dnf_candidate, install_with_dnf),
+    Manager("brew", False, brew_candidate, install_with_brew),
 )
-
-
-def print_nothing(_said: str) -> None:
-    """A command's output is only of interest when it fails, and then the error carries it."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
+from psycopg import sql
 
 from tarry.embedded import ports
 from tarry.embedded.folders import Folder, tail
@@ -127,6 +128,11 @@ class EmbeddedPostgres:
     def dsn(self, database: str = "postgres", *, port: int | None = None) -> str:
         """With `port`, the address of a proxy in front."""
         return f"postgresql://postgres@127.0.0.1:{port or self.port}/{database}"
+
+    def ensure_database(self, name: str) -> None:
+        with psycopg.connect(self.dsn(), autocommit=True) as connection:
+            if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone():
+                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
     @property
     def pid(self) -> int | None:

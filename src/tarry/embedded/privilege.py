@@ -17,7 +17,10 @@ def prefix() -> list[str] | None:
     """What to put before a command so that it runs as root: nothing, `sudo -n`, or None when neither works."""
     if os.geteuid() == 0:
         return []
-    if shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode == 0:
+    if (
+        shutil.which("sudo")
+        and subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode == 0
+    ):
         return ["sudo", "-n"]
     return None
 
@@ -45,5 +48,7 @@ def run_plain(command: Sequence[str], *, stdin: str | None = None) -> str:
     )
     if done.returncode != 0:
         end = "\n".join(done.stdout.splitlines()[-25:])
-        raise EmbeddedError(f"`{' '.join(command)}` failed with exit code {done.returncode}. The end of what it said:\n{end}")
+        raise EmbeddedError(
+            f"`{' '.join(command)}` failed with exit code {done.returncode}. The end of what it said:\n{end}"
+        )
     return done.stdout

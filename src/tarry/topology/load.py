@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from tarry.errors import TopologyError
+from tarry.topology.mistakes import messages, without_echoes
 from tarry.topology.model import Topology
 
 MAIN_FILE = "tarry.toml"
@@ -28,7 +29,7 @@ def load(folder: Path) -> Topology:
     try:
         return Topology.model_validate(sources.data)
     except ValidationError as error:
-        raise TopologyError([sources.explain(problem["loc"], problem["msg"]) for problem in error.errors()]) from None
+        raise TopologyError(sorted(sources.explain(error), key=sources.rank)) from None
 
 
 class _Sources:
@@ -59,21 +60,28 @@ class _Sources:
     def _policy_file(self, path: Path, problems: list[str]) -> list[dict[str, Any]]:
         data = _read(path, problems)
         problems += [
-            f"{path}: `{key}` has no place here; a file in {POLICY_FOLDER}/ holds [[policy]] tables only"
+            f"{path}: {key}: has no place here; a file in {POLICY_FOLDER}/ holds [[policy]] tables only"
             for key in data
             if key != "policy"
         ]
         return _policies_in(data, path, problems)
 
-    def explain(self, location: tuple[int | str, ...], message: str) -> str:
-        """`topology/policies/10-email.toml: policy email, jitter: …`."""
-        message = message.removeprefix("Value error, ")
+    def explain(self, error: ValidationError) -> Iterator[str]:
+        """`topology/policies/10-email.toml: policy email, jitter: …`, one line for each mistake."""
+        for problem in without_echoes(error.errors()):
+            for message in messages(problem):
+                yield f"{self._place(problem['loc'])}: {message}"
+
+    def rank(self, line: str) -> bool:
+        """The main file first; within a file, as found."""
+        return not line.startswith(str(self._folder / MAIN_FILE))
+
+    def _place(self, location: Sequence[int | str]) -> str:
         path, keys = self._folder / MAIN_FILE, list(location)
         if keys[:1] == ["policy"] and len(keys) > 1 and isinstance(keys[1], int):
             path, name = self._origin[keys[1]]
             keys = [f"policy {name}", *keys[2:]]
-        where = ", ".join(_spell(keys))
-        return f"{path}: {where}: {message}" if where else f"{path}: {message}"
+        return ": ".join(filter(None, [str(path), ", ".join(_spell(keys))]))
 
 
 def _read(path: Path, problems: list[str]) -> dict[str, Any]:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections import Counter
+from typing import Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
 from tarry.core.decide import Rulebook
-from tarry.core.durations import Duration, format_duration
+from tarry.core.durations import Duration, humanise
 from tarry.core.ladder import Ladder
 from tarry.core.names import Names
 from tarry.core.policy import Model, Policy
 
+T = TypeVar("T")
 DeathReason = Literal["rejected", "delivery_limit", "expired", "maxlen"]
+
+
+LONGEST_TTL = 2**32 - 1
+"""Milliseconds: the broker refuses a longer TTL."""
+
+LONGEST_SERVICE_NAME = 240
 
 
 class NamesSection(Model):
@@ -23,52 +31,83 @@ class NamesSection(Model):
         pattern=r"^[A-Za-z0-9_.:-]{1,64}$",
         description="Starts the name of every queue and exchange of this installation; two prefixes can share a vhost.",
     )
-    scheduled: str = Field("retry.scheduled", min_length=1, max_length=240, description="The queue of retry requests.")
-    review: str = Field(
-        "manual-review.pending", min_length=1, max_length=240, description="The queue a person looks at."
+    scheduled: str = Field(
+        default_factory=lambda given: f"{given.get('prefix', 'retry.')}scheduled",
+        min_length=1,
+        max_length=LONGEST_SERVICE_NAME,
+        description="The queue of retry requests; default: the prefix and `scheduled`.",
     )
+    review: str = Field(
+        "manual-review.pending",
+        min_length=1,
+        max_length=LONGEST_SERVICE_NAME,
+        description="The queue in which a person decides about what retries did not mend.",
+    )
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        names = Names(self.prefix, self.scheduled, self.review)
+        taken = {names.audit, names.cancelled, names.unroutable, names.relay}
+        stems = tuple(f"{self.prefix}{kind}." for kind in ("delay", "ladder", "relay", "held"))
+        wrong = [
+            f"`{name}` is the name of another of tarry's queues: choose a different one"
+            for name in (self.scheduled, self.review)
+            if name in taken or name.startswith(stems)
+        ]
+        if self.scheduled == self.review:
+            wrong.append(f"scheduled and review are both `{self.review}`: they must differ")
+        return _or_raise(self, wrong)
 
 
 class LadderSection(Model):
-    """The odometer of tiers that adds up to any delay."""
+    """The odometer of tiers that adds up to any delay. Its shape cannot change while messages are on their way."""
 
-    granularity: Duration = Field(125, description="The shortest wait, and the step of all others.")
+    granularity: Duration = Field(125, ge=1, description="The shortest wait, and the step of all others.")
     radix: int = Field(8, ge=2, le=32, description="Steps per level: more means fewer hops and more queues.")
     levels: int = Field(7, ge=1, le=12, description="Digits: granularity × radix^levels is the longest delay.")
+
+    @model_validator(mode="after")
+    def _broker_can_hold_it(self) -> Self:
+        longest = Ladder(self.granularity, self.radix, self.levels).ttl(self.levels - 1, self.radix - 1)
+        too_long = f"its longest tier would wait {humanise(longest)}, and a broker holds {humanise(LONGEST_TTL)}"
+        return _or_raise(self, [f"{too_long}: take fewer levels"] if longest > LONGEST_TTL else [])
 
 
 class Topology(Model):
     """One installation of tarry."""
 
     names: NamesSection = Field(default_factory=NamesSection, description="What things are called on the broker.")
-    ladder: LadderSection = Field(default_factory=LadderSection, description="The odometer of tiers.")
+    ladder: LadderSection = Field(
+        default_factory=LadderSection, description="The odometer of tiers that adds up to any delay."
+    )
     destinations: tuple[str, ...] = Field(
         ("*",), description="Globs: queues that a request may name and that are bound on first sight."
     )
     failures: tuple[DeathReason, ...] = Field(
         ("rejected", "delivery_limit"), description="Dead-letter reasons that count as a failure; others go to review."
     )
-    time_scale: float = Field(1.0, gt=0, le=1000, description="Multiplies every policy duration; for tests.")
+    time_scale: float = Field(
+        1.0, gt=0, le=1000, description="Multiplies every policy duration: 0.001 runs a day's schedule in seconds."
+    )
     policies: tuple[Policy, ...] = Field(alias="policy", min_length=1, description="In order; the first match wins.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        seen: set[str] = set()
-        for policy in self.policies:
-            if policy.name in seen:
-                raise ValueError(f"two policies are called {policy.name!r}: names must differ")
-            seen.add(policy.name)
-            self._check_fits(policy)
-        return self
+        times = Counter(policy.name for policy in self.policies)
+        wrong = [
+            f"{count} policies are called {name!r}: names must differ" for name, count in times.items() if count > 1
+        ]
+        return _or_raise(self, [*wrong, *filter(None, map(self._too_long, self.policies))])
 
-    def _check_fits(self, policy: Policy) -> None:
-        ladder = self.ladder_shape
-        longest = max(delay + policy.longest_jitter(delay) for delay in policy.scaled(self.time_scale).tiers())
-        if longest > ladder.longest_ms:
-            raise ValueError(
-                f"policy {policy.name!r}: a delay of {format_duration(longest)} is more than the ladder holds "
-                f"({format_duration(ladder.longest_ms)}): shorten it, or add a level to the ladder"
-            )
+    def _too_long(self, policy: Policy) -> str | None:
+        scaled, longest = policy.scaled(self.time_scale), self.ladder_shape.longest_ms
+        asked = max(delay + scaled.longest_jitter(delay) for delay in scaled.tiers())
+        if asked <= longest:
+            return None
+        return (
+            f"policy {policy.name!r}: a delay of {humanise(asked)} (jitter included) is more than the ladder holds "
+            f"({humanise(longest)}): shorten it, or add a level to the ladder"
+        )
 
     @property
     def ladder_shape(self) -> Ladder:
@@ -86,3 +125,10 @@ class Topology(Model):
         )
         tiers = frozenset().union(*(policy.tiers() for policy in policies))
         return Rulebook(policies, self.ladder_shape, tiers)
+
+
+def _or_raise(model: T, wrong: list[str]) -> T:
+    """All of a model's mistakes at once, one a line."""
+    if wrong:
+        raise ValueError("\n".join(wrong))
+    return model

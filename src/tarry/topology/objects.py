@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
-Scalar = str | int | bool
+Scalar = str | int | float | bool
+Role = Literal["tier", "ladder", "relay", "held", "work", "record"]
+
+HARMLESS_ARGUMENTS = frozenset({"x-queue-leader-locator", "x-quorum-initial-group-size", "x-quorum-target-group-size"})
+"""Where a queue's replicas live is the operator's choice; it changes nothing that tarry relies on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +22,12 @@ class Arguments:
     @classmethod
     def of(cls, **arguments: Scalar | None) -> Arguments:
         """`Arguments.of(x_message_ttl=1000)`: underscores become dashes, None is left out."""
-        given = {name.replace("_", "-"): value for name, value in arguments.items() if value is not None}
-        return cls(tuple(sorted(given.items())))
+        return cls.read({name.replace("_", "-"): value for name, value in arguments.items() if value is not None})
+
+    @classmethod
+    def read(cls, arguments: Mapping[str, Scalar]) -> Arguments:
+        """As the broker reports them; what tarry does not care about is left out."""
+        return cls(tuple(sorted(item for item in arguments.items() if item[0] not in HARMLESS_ARGUMENTS)))
 
     def __iter__(self) -> Iterator[tuple[str, Scalar]]:
         return iter(self.items)
@@ -30,16 +38,24 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A durable exchange."""
+    """A durable exchange; tarry's own are direct or fanout."""
 
     name: str
-    type: Literal["direct", "fanout"]
+    type: str
     arguments: Arguments = field(default_factory=Arguments)
+    durable: bool = True
+    internal: bool = False
+
+    kind: ClassVar[str] = "exchange"
 
     @property
     def alternate(self) -> str | None:
         found = self.arguments.as_dict().get("alternate-exchange")
         return None if found is None else str(found)
+
+    def properties(self) -> dict[str, Scalar]:
+        """All that must be equal on the broker, by the names people know."""
+        return {"type": self.type, "durable": self.durable, "internal": self.internal, **self.arguments.as_dict()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +64,24 @@ class Queue:
 
     name: str
     arguments: Arguments = field(default_factory=Arguments)
-    role: Literal["tier", "ladder", "relay", "held", "work", "record"] = field(default="work", compare=False)
+    role: Role = field(default="work", compare=False)
+    durable: bool = True
+
+    kind: ClassVar[str] = "queue"
+
+    @property
+    def ttl_ms(self) -> int | None:
+        found = self.arguments.as_dict().get("x-message-ttl")
+        return None if found is None else int(found)
+
+    @property
+    def dead_letters_to(self) -> str | None:
+        found = self.arguments.as_dict().get("x-dead-letter-exchange")
+        return None if found is None else str(found)
+
+    def properties(self) -> dict[str, Scalar]:
+        """All that must be equal on the broker, by the names people know."""
+        return {"durable": self.durable, **self.arguments.as_dict()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +93,9 @@ class Binding:
     destination: str
     destination_type: Literal["queue", "exchange"] = "queue"
 
+    def __str__(self) -> str:
+        return f"{self.source} ─{self.key or '(all)'}▶ {self.destination_type} {self.destination}"
+
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
@@ -68,3 +104,11 @@ class Blueprint:
     exchanges: tuple[Exchange, ...]
     queues: tuple[Queue, ...]
     bindings: tuple[Binding, ...]
+
+    @property
+    def parts(self) -> tuple[Exchange | Queue, ...]:
+        """All that has a name."""
+        return (*self.exchanges, *self.queues)
+
+    def __len__(self) -> int:
+        return len(self.exchanges) + len(self.queues) + len(self.bindings)

@@ -1,0 +1,137 @@
+"""Taking an attachment back: first the way in, then, when nothing is under way any more, the way home.
+
+A quorum queue says it is empty while messages wait in its dead-letter buffer (a passive declare counts 0), and it knows
+no delete-if-empty. Only its statistics count them, and those are some seconds old. So: close the way in, wait until the
+figures must be younger than that, and only then believe a zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tarry.attach.listing import attached
+from tarry.attach.plan import live_policy
+from tarry.attach.select import select
+from tarry.attach.survey import Survey, read_survey
+from tarry.broker.address import Address
+from tarry.broker.declare import channel
+from tarry.broker.management import Management
+from tarry.core.names import Destination, Names
+from tarry.errors import BrokerError
+from tarry.topology.blueprint import destination_blueprint, way_home
+from tarry.topology.left_over import tier_role
+from tarry.topology.model import Topology
+from tarry.topology.objects import Binding
+from tarry.topology.rights import deploy_rights
+
+FIGURES_ARE_FRESH_S = 7.0
+"""Queues report their depth every five seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetachPlan:
+    """What there is to take back for one destination; after it was done, what stayed and why."""
+
+    destination: Destination
+    policy: str | None
+    relay: str | None
+    relay_bindings: tuple[Binding, ...]
+    home: Binding | None
+    kept: tuple[str, ...] = ()
+
+    @property
+    def nothing_to_do(self) -> bool:
+        return not (self.policy or self.relay or self.relay_bindings or self.home)
+
+
+def plan_detach(survey: Survey, destination: Destination) -> DetachPlan:
+    names, live = survey.names, survey.live
+    policy = live_policy(survey, destination.name) if destination.kind == "queue" else None
+    wanted = destination_blueprint(names, destination)
+    home = way_home(names, destination)
+    return DetachPlan(
+        destination=destination,
+        policy=policy.name if policy else None,
+        relay=next((queue.name for queue in wanted.queues if queue.name in live.queues), None),
+        relay_bindings=tuple(found for found in wanted.bindings if found != home and found in live.bindings),
+        home=home if home in live.bindings else None,
+    )
+
+
+def detach_plans(survey: Survey, queues: Sequence[str], exchanges: Sequence[str]) -> list[DetachPlan]:
+    """Globs stand for what is attached, whether the queue itself is still there or not."""
+    of_queues = select(queues, _names(survey, "queue"), survey.names, "attached queue")
+    of_exchanges = select(exchanges, _names(survey, "exchange"), survey.names, "attached exchange")
+    return [
+        *(plan_detach(survey, Destination("queue", name)) for name in of_queues),
+        *(plan_detach(survey, Destination("exchange", name)) for name in of_exchanges),
+    ]
+
+
+def detach(
+    topology: Topology, address: Address, *, queues: Sequence[str], exchanges: Sequence[str] = (), force: bool = False
+) -> list[DetachPlan]:
+    """Does it and returns what was done; `force` takes the way home away although messages may still need it."""
+    management = Management(address)
+    plans = detach_plans(read_survey(management, topology.broker_names), queues, exchanges)
+    for plan in plans:
+        if plan.policy:
+            remove_policy(management, plan.policy)
+    with channel(address, "detach", deploy_rights(topology)) as open_channel:
+        for plan in plans:
+            _unbind(open_channel, plan.relay_bindings)
+        if any(plan.relay or plan.home for plan in plans):
+            open_channel.connection.sleep(FIGURES_ARE_FRESH_S)
+        depths = read_survey(management, topology.broker_names).live.depths
+        return [_finish(open_channel, topology.broker_names, plan, depths, force=force) for plan in plans]
+
+
+def remove_policy(management: Management, name: str) -> None:
+    """Two people may detach at once: a policy that somebody else has just deleted is deleted."""
+    try:
+        management.delete_policy(name)
+    except BrokerError:
+        if any(policy["name"] == name for policy in management.policies()):
+            raise
+
+
+def waiting(names: Names, destination: Destination, depths: Mapping[str, int]) -> dict[str, int]:
+    """Queues that may hold a message for this destination, with their depth: everything on its way, old tiers too."""
+    shared = {names.scheduled, names.unroutable, names.relay}
+    own = {names.relay_queue(destination), names.held_queue(destination)}
+    return {name: depth for name, depth in depths.items() if depth and (name in shared | own or tier_role(names, name))}
+
+
+def _finish(
+    open_channel: BlockingChannel, names: Names, plan: DetachPlan, depths: Mapping[str, int], *, force: bool
+) -> DetachPlan:
+    kept: list[str] = []
+    if plan.relay and depths.get(plan.relay):
+        kept.append(f"{plan.relay}: {depths[plan.relay]} messages wait in it for the destination; detach again later")
+    elif plan.relay:
+        open_channel.queue_delete(plan.relay)
+    under_way = waiting(names, plan.destination, depths)
+    if plan.home and under_way and not force:
+        some = ", ".join(f"{name} ({depth})" for name, depth in sorted(under_way.items()))
+        kept.append(
+            f"{plan.home}: messages under way may still need it ({some}); detach again when they are through, "
+            "or use --force"
+        )
+    elif plan.home:
+        _unbind(open_channel, [plan.home])
+    return replace(plan, kept=tuple(kept))
+
+
+def _unbind(open_channel: BlockingChannel, bindings: Iterable[Binding]) -> None:
+    for binding in bindings:
+        if binding.destination_type == "queue":
+            open_channel.queue_unbind(binding.destination, binding.source, binding.key)
+        else:
+            open_channel.exchange_unbind(binding.destination, binding.source, binding.key)
+
+
+def _names(survey: Survey, kind: str) -> list[str]:
+    return [destination.name for destination in attached(survey) if destination.kind == kind]

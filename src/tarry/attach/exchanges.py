@@ -1,0 +1,100 @@
+"""Attaching an exchange, for policies that return messages through it (`return_to = "exchange"`). Pure.
+
+A message on its way home carries tarry's keys as well as its own, and an exchange routes by all of them. Ours are
+single words, so on a topic exchange only a binding made of one `*` and any number of `#` takes a message for our key's
+sake. (`#` alone takes every message anyway, and once, however many keys it has.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tarry.attach.plan import AttachPlan, missing_parts
+from tarry.attach.remarks import Level, Remark, note, refusal, warning
+from tarry.attach.survey import Survey
+from tarry.core.names import Destination
+from tarry.topology.objects import Binding, Blueprint, Exchange
+from tarry.topology.policies import policy_for
+
+ANYTHING = frozenset({"#"})
+
+
+def plan_exchange(survey: Survey, name: str) -> AttachPlan:
+    destination = Destination("exchange", name)
+    remarks = tuple(_remarks(survey, name))
+    if any(remark.level is Level.REFUSAL for remark in remarks):
+        return AttachPlan(destination, Blueprint((), (), ()), remarks)
+    return AttachPlan(destination, missing_parts(survey, destination), remarks)
+
+
+def takes_single_words(key: str) -> bool:
+    """Whether a topic binding takes any one-word key without taking every key: `*`, `#.*`, `*.#`, …"""
+    words = key.split(".")
+    return words.count("*") == 1 and set(words) <= {"*", "#"}
+
+
+def _remarks(survey: Survey, name: str) -> Iterator[Remark]:
+    exchange = survey.live.exchanges.get(name)
+    if survey.names.is_ours(name):
+        yield refusal("it belongs to tarry or to the broker itself: only exchanges of your own can be attached")
+    elif exchange is None:
+        yield refusal("there is no such exchange in this vhost: declare it first")
+    elif not exchange.durable:
+        yield refusal("it is not durable: a broker restart would take it away while retries wait")
+    else:
+        yield from _type(exchange)
+        yield from _wildcards(survey, name)
+        yield from _nowhere(survey, exchange)
+
+
+def _type(exchange: Exchange) -> Iterator[Remark]:
+    match exchange.type:
+        case "topic" | "direct":
+            yield note(
+                "every queue whose binding matches a message's own key gets it again, not only the one it failed in"
+            )
+        case "fanout":
+            yield warning(
+                "it is a fanout: every queue bound to it gets each retry again, not only the one it failed in"
+            )
+        case "headers":
+            yield warning("it is a headers exchange: every queue whose binding matches gets each retry again")
+        case other:
+            yield refusal(f'how an exchange of type {other!r} treats extra keys is not known: use return_to = "queue"')
+
+
+def _wildcards(survey: Survey, start: str) -> Iterator[Remark]:
+    """Also behind it: an exchange bound to it routes by the same keys."""
+    for binding in _reached(survey, start):
+        source = survey.live.exchanges.get(binding.source)
+        if source is not None and source.type == "topic" and takes_single_words(binding.key):
+            yield refusal(
+                f"the binding {binding} takes every one-word key, tarry's own too, so {binding.destination} would get "
+                'each retry: bind it by real words, or use return_to = "queue"'
+            )
+
+
+def _reached(survey: Survey, start: str) -> Iterator[Binding]:
+    seen, ahead = {start}, [start]
+    while ahead:
+        for binding in survey.live.bindings_from(ahead.pop()):
+            yield binding
+            if binding.destination_type == "exchange" and binding.destination not in seen:
+                seen.add(binding.destination)
+                ahead.append(binding.destination)
+
+
+def _nowhere(survey: Survey, exchange: Exchange) -> Iterator[Remark]:
+    """Past `deliver` the broker drops what matches nothing: only the user's exchange can say where else it goes."""
+    policy = policy_for(exchange, survey.policies)
+    if exchange.alternate or (policy and "alternate-exchange" in policy.definition):
+        return
+    bindings = survey.live.bindings_from(exchange.name)
+    if exchange.type == "fanout" and bindings:
+        return
+    if exchange.type == "topic" and any(set(binding.key.split(".")) == ANYTHING for binding in bindings):
+        return
+    yield warning(
+        "it has no alternate exchange: a retry whose key matches no binding any more is lost there, without a trace. "
+        f"Give it one, for instance {survey.names.unroutable!r}, which tarry watches"
+    )

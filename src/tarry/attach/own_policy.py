@@ -1,0 +1,88 @@
+"""The one policy that attach sets for a queue, and how it is known again.
+
+A broker applies a single policy to a queue, so ours must carry the user's keys as well as its own. What it was made of
+is written into its pattern as a regular expression comment, which the broker ignores and every management UI shows:
+
+    ^orders$(?#tarry attach; base=team:9f2c61d0a4be; own=dead-letter-exchange,delivery-limit)
+
+Nothing else has to be stored: deleting the policy brings the user's own back, and a later reading can tell whether
+that one has changed since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote
+
+from tarry.topology.policies import BrokerPolicy
+
+PREFIX = "tarry."
+NO_BASE = "-"
+
+_RECORD = re.compile(r"\(\?#tarry attach; base=(?P<name>[^:;)]+)(?::(?P<print>[0-9a-f]+))?; own=(?P<own>[^)]*)\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What our policy was made of: the user's policy of that day, and the keys that are ours."""
+
+    base: str | None
+    fingerprint: str | None
+    own: tuple[str, ...]
+
+    @classmethod
+    def of(cls, base: BrokerPolicy | None, own: tuple[str, ...]) -> Record:
+        if base is None:
+            return cls(None, None, own)
+        return cls(base.name, fingerprint(base.definition), own)
+
+    @classmethod
+    def read(cls, pattern: str) -> Record | None:
+        found = _RECORD.search(pattern)
+        if found is None:
+            return None
+        base = unquote(found["name"]) if found["print"] else None
+        return cls(base, found["print"], tuple(key for key in found["own"].split(",") if key))
+
+    def made_from(self, base: BrokerPolicy | None) -> bool:
+        """Whether the user's policy still says what it said then; its name and priority do not matter."""
+        return self.fingerprint == (None if base is None else fingerprint(base.definition))
+
+    def __str__(self) -> str:
+        base = NO_BASE if self.base is None else f"{quote(self.base, safe='')}:{self.fingerprint}"
+        return f"(?#tarry attach; base={base}; own={','.join(self.own)})"
+
+
+def fingerprint(definition: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def policy_name(queue: str) -> str:
+    return f"{PREFIX}{queue}"
+
+
+def pattern_for(queue: str, record: Record) -> str:
+    return f"^{re.escape(queue)}${record}"
+
+
+def is_own(policy: BrokerPolicy) -> bool:
+    """Of any installation: a policy that some attach has set."""
+    return policy.name.startswith(PREFIX) and Record.read(policy.pattern) is not None
+
+
+def belongs_to(policy: BrokerPolicy, intake: str) -> bool:
+    return is_own(policy) and policy.definition.get("dead-letter-exchange") == intake
+
+
+def queue_of(policy: BrokerPolicy) -> str:
+    return policy.name.removeprefix(PREFIX)
+
+
+def apply_to(queue_type: str, version: tuple[int, ...]) -> str:
+    """Restricted to the queue's type where the broker can: a queue declared anew as another type must not get it."""
+    return f"{queue_type}_queues" if version >= (3, 12) else "queues"

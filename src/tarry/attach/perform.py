@@ -1,0 +1,93 @@
+"""Attaching: plan, prove, change, look again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tarry.attach.exchanges import plan_exchange
+from tarry.attach.listing import State, attachment
+from tarry.attach.merge import Options
+from tarry.attach.plan import AttachPlan, plan_queue
+from tarry.attach.probe import Twin, prove, sweep
+from tarry.attach.select import select
+from tarry.attach.survey import Survey, read_survey, require_topology
+from tarry.broker.address import Address
+from tarry.broker.declare import channel
+from tarry.broker.management import Management
+from tarry.errors import BrokerError
+from tarry.topology.apply import declare
+from tarry.topology.model import Topology
+from tarry.topology.policies import BrokerPolicy
+from tarry.topology.rights import deploy_rights
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user wants attached, and how."""
+
+    queues: Sequence[str] = ()
+    """Names and globs."""
+    exchanges: Sequence[str] = ()
+    options: Options = field(default_factory=Options)
+    probe: bool = True
+
+
+def make_plans(topology: Topology, survey: Survey, request: Request) -> list[AttachPlan]:
+    """One for each queue and exchange that is meant; refusals are plans too."""
+    require_topology(survey)
+    queues = select(request.queues, survey.queues, survey.names)
+    exchanges = select(request.exchanges, survey.live.exchanges, survey.names, "exchange")
+    return [
+        *(plan_queue(survey, name, request.options, topology.failures) for name in queues),
+        *(plan_exchange(survey, name) for name in exchanges),
+    ]
+
+
+def attach(topology: Topology, address: Address, request: Request) -> list[AttachPlan]:
+    """Attaches what is not refused and returns the plans it followed; raises if a proof fails, with nothing changed."""
+    management = Management(address)
+    survey = read_survey(management, topology.broker_names)
+    plans = make_plans(topology, survey, request)
+    able = [plan for plan in plans if not plan.refused]
+    if able:
+        sweep(management, survey.policies)
+        with channel(address, "attach", deploy_rights(topology)) as open_channel:
+            if request.probe:
+                for twin in twins(able):
+                    prove(open_channel, management, survey.names, twin)
+            # The way home first: from the policy on, rejects leave the queue.
+            for plan in able:
+                declare(open_channel, plan.missing)
+        for plan in able:
+            if plan.policy is not None and plan.policy_changes:
+                set_policy(management, plan.policy)
+        _look_again(management, survey, able)
+    return plans
+
+
+def twins(plans: Iterable[AttachPlan]) -> list[Twin]:
+    """A proof for each kind of queue, not for each queue: a hundred alike are proven once."""
+    pairs = ((plan.queue, plan.policy) for plan in plans)
+    return list(dict.fromkeys(Twin.of(queue, policy) for queue, policy in pairs if queue and policy))
+
+
+def set_policy(management: Management, policy: BrokerPolicy) -> None:
+    management.set_policy(
+        policy.name,
+        pattern=policy.pattern,
+        definition=dict(policy.definition),
+        priority=policy.priority,
+        apply_to=policy.apply_to,
+    )
+
+
+def _look_again(management: Management, before: Survey, plans: Iterable[AttachPlan]) -> None:
+    """What was proven on the twin holds for the queue only if the broker applies the same policy to it."""
+    now = read_survey(management, before.names)
+    states = [attachment(now, plan.destination) for plan in plans]
+    bad = [
+        f"{found.destination.name}: {found.state}: {found.detail}" for found in states if found.state is not State.OK
+    ]
+    if bad:
+        raise BrokerError("\n".join(["Attached, but the broker does not show it so:", *bad]))

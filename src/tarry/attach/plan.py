@@ -1,0 +1,164 @@
+"""What attaching one queue or exchange would change. Pure: a survey in, a plan out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tarry.attach import settings
+from tarry.attach.merge import Merged, Options, Situation, merge
+from tarry.attach.own_policy import Record, apply_to, belongs_to, is_own, pattern_for, policy_name
+from tarry.attach.remarks import Level, Remark, refusal, warning
+from tarry.attach.survey import Survey, UserQueue
+from tarry.core.names import Destination
+from tarry.topology.blueprint import destination_blueprint
+from tarry.topology.objects import Blueprint
+from tarry.topology.policies import BrokerPolicy, policy_for
+
+LOWEST_PRIORITY = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AttachPlan:
+    """All there is to do for one destination, and all there is to say about it."""
+
+    destination: Destination
+    missing: Blueprint
+    """Relay queue and bindings that are not there yet."""
+    remarks: tuple[Remark, ...]
+    queue: UserQueue | None = None
+    policy: BrokerPolicy | None = None
+    """The policy as it should be; None for an exchange, and for a refusal."""
+    policy_changes: bool = False
+
+    @property
+    def refused(self) -> bool:
+        return any(remark.level is Level.REFUSAL for remark in self.remarks)
+
+    @property
+    def nothing_to_do(self) -> bool:
+        return not (self.policy_changes or len(self.missing))
+
+    def texts(self, level: Level) -> list[str]:
+        return [remark.text for remark in self.remarks if remark.level is level]
+
+
+def plan_queue(survey: Survey, name: str, options: Options, failures: tuple[str, ...]) -> AttachPlan:
+    """`failures` are the dead-letter reasons that the topology retries."""
+    destination = Destination("queue", name)
+    queue = survey.queues.get(name)
+    if queue is None:
+        return _refused(destination, refusal("there is no such queue in this vhost: declare it first"))
+    at = situation(survey, queue)
+    ours = live_policy(survey, name)
+    merged = merge(at, kept(options, ours, at.base))
+    remarks = [*settings.refusals(at, survey.names), *_other_installation(survey, name), *merged.remarks]
+    if any(remark.level is Level.REFUSAL for remark in remarks):
+        return AttachPlan(destination, Blueprint((), (), ()), tuple(remarks), queue)
+    remarks += settings.warnings(at, failures)
+    remarks += settings.installation(at, len(survey.live.bindings_from(survey.names.deliver)))
+    remarks += _ties(survey, at)
+    policy = _policy(survey, queue, merged, ours)
+    return AttachPlan(destination, missing_parts(survey, destination), tuple(remarks), queue, policy, policy != ours)
+
+
+def situation(survey: Survey, queue: UserQueue) -> Situation:
+    return Situation(
+        queue=queue,
+        intake=survey.names.intake,
+        version=survey.version,
+        base=users_policy(survey, queue),
+        operator=policy_for(queue.as_queue(), survey.operator_policies),
+    )
+
+
+def users_policy(survey: Survey, queue: UserQueue) -> BrokerPolicy | None:
+    """The policy that the broker would apply without ours: its own word where it has one, else worked out likewise."""
+    others = {policy.name: policy for policy in survey.policies if not is_own(policy)}
+    if queue.policy in others:
+        return others[queue.policy]
+    strongest = policy_for(queue.as_queue(), others.values())
+    record = record_of(live_policy(survey, queue.name))
+    before = others.get(record.base or "") if record else None
+    if before is not None and strongest is not None and before.priority == strongest.priority:
+        return before  # of two equals, the one that the broker chose when it was attached
+    return strongest
+
+
+def live_policy(survey: Survey, queue: str) -> BrokerPolicy | None:
+    """Our policy for a queue as it stands on the broker, if it does."""
+    for policy in survey.policies:
+        if policy.name == policy_name(queue) and belongs_to(policy, survey.names.intake):
+            return policy
+    return None
+
+
+def record_of(policy: BrokerPolicy | None) -> Record | None:
+    return None if policy is None else Record.read(policy.pattern)
+
+
+def _policy(survey: Survey, queue: UserQueue, merged: Merged, ours: BrokerPolicy | None) -> BrokerPolicy:
+    """Above every policy that could apply; a priority that is high enough already is left as it is."""
+    rivals = (policy.priority for policy in _matching(queue, survey.policies) if not is_own(policy))
+    needed = max((priority + 1 for priority in rivals), default=LOWEST_PRIORITY)
+    return BrokerPolicy(
+        name=policy_name(queue.name),
+        pattern=pattern_for(queue.name, merged.record),
+        apply_to=apply_to(queue.type, survey.version),
+        priority=max(needed, LOWEST_PRIORITY, ours.priority if ours else needed),
+        definition=merged.definition,
+    )
+
+
+def _matching(queue: UserQueue, policies: Iterable[BrokerPolicy]) -> list[BrokerPolicy]:
+    thing = queue.as_queue()
+    return [policy for policy in policies if policy.fits(thing)]
+
+
+def kept(options: Options, ours: BrokerPolicy | None, base: BrokerPolicy | None) -> Options:
+    """A flag that is not repeated keeps what an earlier attach set by it."""
+    record = record_of(ours)
+    if ours is None or record is None:
+        return options
+    own = {key: ours.definition.get(key) for key in record.own}
+    return Options(
+        delivery_limit=options.delivery_limit or own.get("delivery-limit"),
+        consumer_timeout_ms=options.consumer_timeout_ms or own.get("consumer-timeout"),
+        replace_dead_letter=options.replace_dead_letter or record.made_from(base),
+    )
+
+
+def missing_parts(survey: Survey, destination: Destination) -> Blueprint:
+    wanted = destination_blueprint(survey.names, destination)
+    return Blueprint(
+        exchanges=(),
+        queues=tuple(queue for queue in wanted.queues if queue.name not in survey.live.queues),
+        bindings=tuple(binding for binding in wanted.bindings if binding not in survey.live.bindings),
+    )
+
+
+def _other_installation(survey: Survey, queue: str) -> Iterable[Remark]:
+    for policy in survey.policies:
+        if policy.name == policy_name(queue) and not belongs_to(policy, survey.names.intake):
+            intake = policy.definition.get("dead-letter-exchange")
+            yield refusal(
+                f"policy {policy.name!r} is there already and leads to {intake!r}: detach it where it was attached "
+                "(tarry detach, with that installation's topology), or rename it if it is your own"
+            )
+
+
+def _ties(survey: Survey, at: Situation) -> Iterable[Remark]:
+    """The broker does not say which of two equals it takes, and may choose anew at any change."""
+    if at.base is None:
+        return
+    equals = [policy.name for policy in _matching(at.queue, survey.policies) if policy.priority == at.base.priority]
+    rivals = sorted(name for name in equals if name not in (at.base.name, policy_name(at.queue.name)))
+    if rivals:
+        yield warning(
+            f"policies {at.base.name!r} and {', '.join(map(repr, rivals))} match with the same priority: the keys of "
+            f"{at.base.name!r} are taken over; give one of them a higher priority"
+        )
+
+
+def _refused(destination: Destination, remark: Remark) -> AttachPlan:
+    return AttachPlan(destination, Blueprint((), (), ()), (remark,))

@@ -1,0 +1,96 @@
+"""Traits and arguments of a queue that stand against attaching it, or that lose messages whoever attaches it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tarry.attach.merge import DLX, DLX_KEY, OVERFLOW, Situation
+from tarry.attach.remarks import Remark, note, refusal, warning
+from tarry.core.durations import humanise
+from tarry.core.names import LONGEST_RELAYED_NAME, Names
+
+ATTACHABLE = ("classic", "quorum")
+MANY_DESTINATIONS = 500
+DIRECT_ROUTING_SINCE = (3, 11)
+
+
+def refusals(at: Situation, names: Names) -> Iterator[Remark]:
+    queue = at.queue
+    if names.is_ours(queue.name):
+        yield refusal("it belongs to tarry or to the broker itself: only queues of your own can be attached")
+    if queue.type not in ATTACHABLE:
+        yield refusal(
+            f"a {queue.type} queue has no reject and no dead-lettering: consume it into a queue of its own first"
+        )
+    if queue.exclusive:
+        yield refusal("it is exclusive: it goes when its connection does, and retries would find nobody")
+    elif queue.auto_delete:
+        yield refusal("it is auto-delete: it goes with its last consumer, and retries would find nobody")
+    elif not queue.durable:
+        yield refusal("it is not durable: a broker restart would take it away while its retries wait")
+    if queue.argument(DLX) not in (None, at.intake):
+        yield refusal(
+            f"its argument x-dead-letter-exchange={queue.argument(DLX)!r} beats any policy: declare the queue anew "
+            f"without it (or with {at.intake!r}), then attach again"
+        )
+
+
+def warnings(at: Situation, failures: tuple[str, ...]) -> Iterator[Remark]:
+    """One line for each setting that loses messages, or sends them where a user may not expect them."""
+    queue = at.queue
+    if queue.type == "classic":
+        yield warning(
+            "a classic queue dead-letters at most once: a reject may be lost if the broker stops just then, "
+            "and it has no delivery limit; a quorum queue has neither weakness"
+        )
+    if queue.argument(DLX_KEY) is not None:
+        yield warning(
+            f"its argument x-dead-letter-routing-key={queue.argument(DLX_KEY)!r} replaces the key of each reject"
+        )
+    yield from _overflow(at, failures)
+    yield from _expiry(at, failures)
+    if queue.argument("single-active-consumer"):
+        yield warning("it has a single active consumer: a retried message comes back behind newer ones, out of order")
+
+
+def _overflow(at: Situation, failures: tuple[str, ...]) -> Iterator[Remark]:
+    if not at.limited:
+        return
+    overflow = at.setting(OVERFLOW) or "drop-head"
+    limit = ", ".join(
+        f"{key} {at.setting(key)}" for key in ("max-length", "max-length-bytes") if at.setting(key) is not None
+    )
+    if overflow == "reject-publish":
+        yield warning(
+            f"it has {limit} with reject-publish: while it is full, due retries wait in its relay and are late, and "
+            "publishers that do not use confirms lose messages"
+        )
+    else:
+        fate = "are retried" if "maxlen" in failures else "go to review"
+        yield warning(f"it has {limit} with {overflow}: messages that it pushes out become dead letters and {fate}")
+
+
+def _expiry(at: Situation, failures: tuple[str, ...]) -> Iterator[Remark]:
+    ttl, expires = at.setting("message-ttl"), at.setting("expires")
+    if ttl is not None:
+        fate = "are retried" if "expired" in failures else "go to review"
+        yield warning(f"its messages expire after {humanise(ttl)}: those that do become dead letters and {fate}")
+    if expires is not None:
+        yield warning(f"it is deleted after {humanise(expires)} without use: retries due later would find nobody")
+
+
+def installation(at: Situation, destinations: int) -> Iterator[Remark]:
+    """What this broker can bear."""
+    size = len(at.queue.name.encode())
+    if size > LONGEST_RELAYED_NAME:
+        yield warning(
+            f"its name has {size} bytes, more than {LONGEST_RELAYED_NAME}: it gets no relay of its own, "
+            "so while it is full or down it delays others without one"
+        )
+    if at.version < DIRECT_ROUTING_SINCE and destinations >= MANY_DESTINATIONS:
+        yield warning(
+            f"{destinations} destinations are bound, and a broker before 3.11 routes more slowly with each: "
+            "upgrade it before attaching many more"
+        )
+    if at.queue.argument(DLX) == at.intake:
+        yield note(f"its argument x-dead-letter-exchange is {at.intake!r} already")

@@ -1,0 +1,108 @@
+"""`tarry embedded`: a private RabbitMQ and PostgreSQL, for as long as the command runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from tarry import embedded
+from tarry.embedded.postgres import find_install
+from tarry.errors import EmbeddedError
+
+app = typer.Typer(
+    no_args_is_help=True, help="A private RabbitMQ and PostgreSQL, to try things out. Nothing else is touched."
+)
+
+Series = Annotated[
+    str | None,
+    typer.Option(help="Insist on this RabbitMQ series, such as 3.10 or 4.3. [default: whichever is at hand]"),
+]
+
+
+@app.command()
+def up(
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Keep all data in this folder, and go on with what is in it. [default: thrown away]"),
+    ] = None,
+    series: Series = None,
+    postgres: Annotated[bool, typer.Option(help="Run PostgreSQL as well.")] = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the addresses as one line of JSON when ready.")
+    ] = False,
+) -> None:
+    """Run a broker and PostgreSQL until interrupted, and print their addresses."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
+        server = None
+        if postgres:
+            server = stack.enter_context(embedded.postgres(data_dir and data_dir / "postgres"))
+            server.ensure_database("tarry")
+        broker = stack.enter_context(embedded.broker(series, data_dir and data_dir / "rabbitmq"))
+        facts = addresses(broker, server)
+        typer.echo(json.dumps(facts) if as_json else for_people(facts))
+        watch(broker, server)
+
+
+def addresses(broker: embedded.Broker, server: embedded.EmbeddedPostgres | None) -> dict[str, str | None]:
+    return {
+        "rabbitmq_url": broker.amqp_url,
+        "management_url": broker.management_url,
+        "database_url": server.dsn("tarry") if server else None,
+        "rabbitmq_version": broker.version,
+        "rabbitmq_source": broker.source,
+    }
+
+
+def for_people(facts: dict[str, str | None]) -> str:
+    ui = urlsplit(facts["management_url"] or "")
+    lines = [
+        f"RabbitMQ {facts['rabbitmq_version']} is up ({facts['rabbitmq_source']}). Ctrl-C ends it.",
+        f"Management UI: http://{ui.hostname}:{ui.port}/ (user {ui.username}, password {ui.password})",
+        "",
+        f"export RABBITMQ_URL={facts['rabbitmq_url']}",
+        f"export RABBITMQ_MANAGEMENT_URL={facts['management_url']}",
+    ]
+    if facts["database_url"]:
+        lines.append(f"export DATABASE_URL={facts['database_url']}")
+    return "\n".join(lines)
+
+
+def watch(broker: embedded.Broker, server: embedded.EmbeddedPostgres | None) -> None:
+    """Until interrupted, or until one of them dies by itself, which is worth an error."""
+    ours = broker.pid is not None
+    while True:
+        time.sleep(0.5)
+        if ours and broker.pid is None:
+            raise EmbeddedError(f"RabbitMQ has ended by itself. The end of its log:\n{broker.log_tail()}")
+        if server and server.pid is None:
+            raise EmbeddedError(f"PostgreSQL has ended by itself. The end of its log:\n{server.log_tail()}")
+
+
+@app.command()
+def install(series: Series = None) -> None:
+    """Get hold of RabbitMQ without starting it: installs or builds it where needed, and says what it took."""
+    supply = embedded.obtain(series)
+    typer.echo(f"RabbitMQ {supply.version} is at hand: {supply.source}.")
+
+
+@app.command()
+def doctor(series: Series = None) -> None:
+    """List every way to get a broker and whether it would work here, in the order in which they are tried."""
+    found = [(way.name, way.look(series)) for way in embedded.ways()]
+    for name, finding in found:
+        typer.echo(f"{'yes' if finding.usable else 'no ':3}  {name}: {finding.sentence}")
+    try:
+        where, postgres_is_here = str(find_install()), True
+    except EmbeddedError as problem:
+        where, postgres_is_here = str(problem), False
+    typer.echo(f"{'yes' if postgres_is_here else 'no ':3}  PostgreSQL: {where}")
+    if not (postgres_is_here and any(finding.usable for _, finding in found)):
+        raise typer.Exit(1)

@@ -1,0 +1,66 @@
+"""The envelope form of a request: protobuf `RetryMessage`, or the same in JSON with a base64 payload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.json_format import Parse, ParseError
+from google.protobuf.message import DecodeError
+
+from tarry.contract.reading import LONGEST_TEXT, RefusalError
+from tarry.contract.retry_pb2 import RetryMessage
+
+PROTOBUF_TYPES = frozenset(
+    {
+        b"application/x-protobuf",
+        b"application/protobuf",
+        b"application/vnd.google.protobuf",
+        b"application/vnd.tarry.retry",
+    }
+)
+JSON_TYPES = frozenset({b"application/vnd.tarry.retry+json"})
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A RetryMessage; what is unset is None."""
+
+    message_id: str | None
+    original_payload: bytes
+    original_queue: str
+    error_reason: str | None
+    retry_count: int
+    max_retries: int | None
+    next_retry_at_ms: int | None
+
+
+def is_envelope(content_type: bytes | None) -> bool:
+    return _bare(content_type) in PROTOBUF_TYPES | JSON_TYPES
+
+
+def open_envelope(content_type: bytes | None, body: bytes) -> Envelope:
+    """Refuses a body that is not what its content type says."""
+    message = RetryMessage()
+    try:
+        if _bare(content_type) in JSON_TYPES:
+            Parse(body, message, ignore_unknown_fields=True)
+        else:
+            message.ParseFromString(body)
+    except (DecodeError, ParseError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise RefusalError(f"the RetryMessage envelope cannot be read: {str(error)[:200]}") from None
+    if not message.original_queue:
+        raise RefusalError("the RetryMessage envelope names no original_queue")
+    return Envelope(
+        message_id=message.message_id or None,
+        original_payload=message.original_payload,
+        original_queue=message.original_queue,
+        error_reason=message.error_reason[:LONGEST_TEXT] or None,
+        retry_count=message.retry_count,
+        max_retries=message.max_retries if message.HasField("max_retries") else None,
+        next_retry_at_ms=message.next_retry_at_ms if message.HasField("next_retry_at_ms") else None,
+    )
+
+
+def _bare(content_type: bytes | None) -> bytes:
+    """Without parameters such as `; messageType=…`."""
+    return (content_type or b"").partition(b";")[0].strip().lower()

@@ -1,0 +1,109 @@
+"""The properties of a message as the wire has them: fourteen optional fields, the header table left as bytes.
+
+An instance stands in for pika's own `BasicProperties` wherever a message is received or published: pika asks it for
+nothing but `encode()` and `INDEX`.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tarry.contract.fields import BadTableError
+
+PERSISTENT = 2
+
+_TEXTS = ("content_type", "content_encoding")
+_AFTER_HEADERS = ("delivery_mode", "priority")
+_TAIL = (
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+)
+_ORDER = (*_TEXTS, "headers", *_AFTER_HEADERS, *_TAIL)
+_BITS = tuple((name, 1 << (15 - place)) for place, name in enumerate(_ORDER))
+_OCTETS = frozenset(_AFTER_HEADERS)
+_MORE_FLAGS = 1
+
+
+@dataclass(slots=True)
+class Properties:
+    """Short strings are kept as bytes, since nobody promises that they are UTF-8."""
+
+    INDEX: ClassVar[int] = 0x003C
+    NAME: ClassVar[str] = "BasicProperties"
+
+    content_type: bytes | None = None
+    content_encoding: bytes | None = None
+    headers: bytes | None = None
+    delivery_mode: int | None = None
+    priority: int | None = None
+    correlation_id: bytes | None = None
+    reply_to: bytes | None = None
+    expiration: bytes | None = None
+    message_id: bytes | None = None
+    timestamp: int | None = None
+    type: bytes | None = None
+    user_id: bytes | None = None
+    app_id: bytes | None = None
+    cluster_id: bytes | None = None
+
+    @classmethod
+    def decode(cls, data: bytes, offset: int = 0) -> Properties:
+        """From a content header frame, right behind the body size."""
+        try:
+            return cls._decode(data, offset)
+        except (struct.error, IndexError) as error:
+            raise BadTableError("the properties are cut off") from error
+
+    @classmethod
+    def _decode(cls, data: bytes, offset: int) -> Properties:
+        found = cls()
+        flags = int(struct.unpack_from(">H", data, offset)[0])
+        position = offset + 2
+        for name, bit in _BITS:
+            if not flags & bit:
+                continue
+            if name == "headers":
+                end = position + 4 + int(struct.unpack_from(">I", data, position)[0])
+                found.headers, position = data[position + 4 : end], end
+            elif name == "timestamp":
+                found.timestamp, position = int(struct.unpack_from(">Q", data, position)[0]), position + 8
+            elif name in _OCTETS:
+                setattr(found, name, data[position])
+                position += 1
+            else:
+                end = position + 1 + data[position]
+                setattr(found, name, data[position + 1 : end])
+                position = end
+        if position > len(data) or flags & _MORE_FLAGS:
+            raise BadTableError("the properties do not end where they should")
+        return found
+
+    def encode(self) -> list[bytes]:
+        """The pieces of the content header frame that pika puts behind the body size."""
+        flags, pieces = 0, []
+        for name, bit in _BITS:
+            value = getattr(self, name)
+            if value is not None:
+                flags |= bit
+                pieces.append(_encode(name, value))
+        return [struct.pack(">H", flags), *pieces]
+
+    def size(self) -> int:
+        return sum(len(piece) for piece in self.encode())
+
+
+def _encode(name: str, value: bytes | int) -> bytes:
+    if isinstance(value, int):
+        return struct.pack(">Q", value) if name == "timestamp" else bytes((value,))
+    if name == "headers":
+        return struct.pack(">I", len(value)) + value
+    return bytes((len(value),)) + value

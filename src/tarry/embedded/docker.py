@@ -1,0 +1,143 @@
+"""A broker in a container, where a Docker engine answers."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tarry.embedded import management, ports
+from tarry.embedded.engine import TestcontainersEngine
+from tarry.embedded.installation import in_series
+from tarry.embedded.layout import PASSWORD, USER
+from tarry.embedded.sources import Finding
+from tarry.errors import EmbeddedError, StartupError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tarry.embedded.engine import Container, Engine
+    from tarry.embedded.sources import Announce
+
+DEFAULT_IMAGE = "rabbitmq:4.3-management"
+PATIENCE = 120.0
+
+
+def image_for(series: str | None) -> str:
+    chosen = os.environ.get("TARRY_RABBITMQ_IMAGE", DEFAULT_IMAGE)
+    tag = chosen.rpartition(":")[2].partition("-")[0]
+    return chosen if in_series(tag, series) else f"rabbitmq:{series}-management"
+
+
+class DockerBroker:
+    """One container with fixed loopback ports, so that it comes back at the same address."""
+
+    pid: int | None = None
+
+    def __init__(self, engine: Engine, image: str, *, data_dir: Path | str | None, extra_config: Sequence[str]) -> None:
+        self.source = f"Docker image {image}"
+        self.version = ""
+        self._engine, self._image = engine, image
+        self._amqp, self._management = ports.free(2)
+        self._container: Container | None = None
+        self._settings = tempfile.TemporaryDirectory(prefix="tarry-rabbitmq-")
+        settings = Path(self._settings.name) / "90-tarry.conf"
+        settings.write_text("\n".join(["disk_free_limit.absolute = 50MB", *extra_config, ""]))
+        Path(self._settings.name).chmod(0o755)  # the container's own user reads it
+        self._files = {"/etc/rabbitmq/conf.d/90-tarry.conf": settings}
+        if data_dir is not None:
+            Path(data_dir).mkdir(parents=True, exist_ok=True)
+            self._files["/var/lib/rabbitmq"] = Path(data_dir).absolute()
+
+    def start(self) -> None:
+        if self._container is None:
+            # The node is named after the host, and its data after the node.
+            published = {5672: self._amqp, 15672: self._management}
+            self._container = self._engine.run(self._image, hostname="tarry", ports=published, files=self._files)
+        else:
+            self._container.start()
+        deadline = time.monotonic() + PATIENCE
+        while not (management.answers(self.management_url) and management.accepts(self._amqp)):
+            if time.monotonic() > deadline:
+                raise StartupError(f"{self.source} did not come up. The end of its log:\n{self.log_tail()}")
+            time.sleep(0.2)
+        self.version = management.version(self.management_url)
+
+    @property
+    def amqp_url(self) -> str:
+        return f"amqp://{USER}:{PASSWORD}@127.0.0.1:{self._amqp}/"
+
+    @property
+    def management_url(self) -> str:
+        return f"http://{USER}:{PASSWORD}@127.0.0.1:{self._management}"
+
+    def _running(self) -> Container:
+        if self._container is None:
+            raise EmbeddedError(f"{self.source} has not been started. Call start() first.")
+        return self._container
+
+    def stop(self) -> None:
+        self._running().stop()
+
+    def kill(self) -> None:
+        self._running().kill()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        self._running().pause()
+
+    def unpause(self) -> None:
+        self._running().unpause()
+
+    def ctl(self, *arguments: str) -> str:
+        code, said = self._running().exec_run(["rabbitmqctl", "--quiet", *arguments])
+        if code != 0:
+            raise EmbeddedError(f"rabbitmqctl {' '.join(arguments)} failed:\n{said.decode(errors='replace')}")
+        return str(said.decode(errors="replace"))
+
+    def log_tail(self, lines: int = 40) -> str:
+        return self._running().logs(tail=lines).decode(errors="replace")
+
+    def close(self) -> None:
+        if self._container is not None:
+            self._container.remove(force=True, v=True)
+            self._container = None
+        self._settings.cleanup()
+
+
+@dataclass(frozen=True)
+class DockerSupply:
+    engine: Engine
+    image: str
+
+    @property
+    def version(self) -> str:
+        """As the image's tag promises; a running broker knows better."""
+        return self.image.rpartition(":")[2].partition("-")[0]
+
+    @property
+    def source(self) -> str:
+        return f"Docker image {self.image}"
+
+    def broker(self, *, data_dir: Path | str | None = None, extra_config: Sequence[str] = ()) -> DockerBroker:
+        return DockerBroker(self.engine, self.image, data_dir=data_dir, extra_config=extra_config)
+
+
+@dataclass(frozen=True)
+class Docker:
+    engine: Engine = field(default_factory=TestcontainersEngine)
+    name: str = "Docker"
+
+    def look(self, series: str | None) -> Finding:
+        if not self.engine.answers():
+            return Finding(usable=False, sentence="no engine answers, or testcontainers is not installed")
+        return Finding(usable=True, sentence=f"taking Docker image {image_for(series)}")
+
+    def take(self, series: str | None, announce: Announce) -> DockerSupply:  # noqa: ARG002  as every source
+        return DockerSupply(self.engine, image_for(series))

@@ -1,0 +1,72 @@
+"""Erlang's port mapper, private and guarded: otherwise the first node to start would leave a daemon behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from tarry.embedded import ports
+from tarry.embedded.folders import tail
+from tarry.embedded.guarded import Guarded, Service
+from tarry.errors import StartupError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tarry.embedded.installation import Installation
+
+ATTEMPTS = 5
+PATIENCE = 10.0
+
+
+class Epmd:
+    """Being the first to start and the last to go, it is the one that throws the folder away."""
+
+    def __init__(self, installation: Installation, folder: Path, *, throwaway: Sequence[Path]) -> None:
+        self.port = 0
+        self._installation = installation
+        self._folder = folder
+        self._guarded = Guarded(throwaway=throwaway)
+
+    def start(self) -> None:
+        for _ in range(ATTEMPTS):
+            self.port = ports.free(1)[0]
+            self._guarded.start(self._service())
+            if self._answers():
+                return
+        raise StartupError(f"Erlang's port mapper did not start:\n{tail(self._folder / 'epmd.log')}")
+
+    def _service(self) -> Service:
+        arguments = ("-port", str(self.port), "-address", "127.0.0.1")
+        return Service(
+            argv=self._installation.command("epmd", *arguments, folder=self._folder),
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+            cwd="/",
+            log=str(self._folder / "epmd.log"),
+            grace=2,
+        )
+
+    def _answers(self) -> bool:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and self._guarded.running:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except OSError:
+                time.sleep(0.02)
+            else:
+                return self._guarded.running
+        return False
+
+    @property
+    def running(self) -> bool:
+        return self._guarded.running
+
+    @property
+    def pid(self) -> int | None:
+        return self._guarded.pid if self._guarded.running else None
+
+    def close(self) -> None:
+        self._guarded.close()

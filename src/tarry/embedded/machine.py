@@ -1,0 +1,109 @@
+"""Brokers from programs on this machine: installed already, installed now, or built into a cached Debian root."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tarry.embedded import debian_root, installation, package
+from tarry.embedded.broker import EmbeddedBroker
+from tarry.embedded.installation import Installation, in_series
+from tarry.embedded.sources import Finding
+from tarry.errors import EmbeddedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tarry.embedded.package import Manager
+    from tarry.embedded.sources import Announce
+
+
+@dataclass(frozen=True)
+class InstalledSupply:
+    installation: Installation
+
+    @property
+    def version(self) -> str:
+        return self.installation.version
+
+    @property
+    def source(self) -> str:
+        return self.installation.source
+
+    def broker(self, *, data_dir: Path | str | None = None, extra_config: Sequence[str] = ()) -> EmbeddedBroker:
+        return EmbeddedBroker(self.installation, data_dir=data_dir, extra_config=extra_config)
+
+
+def installed(series: str | None) -> Installation | None:
+    for home, version in installation.find():
+        if in_series(version, series):
+            return Installation(home, version, f"rabbitmq-server on this machine ({home})")
+    return None
+
+
+@dataclass(frozen=True)
+class OnThisMachine:
+    name: str = "rabbitmq-server on this machine"
+
+    def look(self, series: str | None) -> Finding:
+        if found := installed(series):
+            return Finding(usable=True, sentence=f"taking {found.version} from this machine, {found.home}")
+        others = ", ".join(version for _, version in installation.find())
+        return Finding(usable=False, sentence=f"only {others}, not {series}" if others else "not installed")
+
+    def take(self, series: str | None, announce: Announce) -> InstalledSupply:  # noqa: ARG002  as every source
+        found = installed(series)
+        if found is None:
+            raise EmbeddedError("rabbitmq-server is gone from this machine. Try again.")
+        return InstalledSupply(found)
+
+
+@dataclass(frozen=True)
+class DistributionPackage:
+    managers: Sequence[Manager] = package.MANAGERS
+    name: str = "the distribution's package"
+
+    def look(self, series: str | None) -> Finding:
+        manager = next((manager for manager in self.managers if manager.present), None)
+        if manager is None:
+            return Finding(usable=False, sentence=f"none of {', '.join(m.program for m in self.managers)} is here")
+        if not manager.allowed:
+            return Finding(usable=False, sentence=f"{manager.program} is here, but needs root or `sudo -n`")
+        version = manager.candidate()
+        if version is not None and not in_series(version, series):
+            return Finding(usable=False, sentence=f"{manager.program} has {version}, not {series}")
+        what = version or "whatever version there is"
+        return Finding(usable=True, sentence=f"installing {what} with {manager.program}; its service stays off")
+
+    def take(self, series: str | None, announce: Announce) -> InstalledSupply:
+        next(manager for manager in self.managers if manager.present).install()
+        found = installed(series)
+        if found is None:
+            raise EmbeddedError(f"the package was installed, but it is not RabbitMQ {series or 'as we know it'}")
+        announce(f"RabbitMQ: installed {found.version} in {found.home}")
+        return InstalledSupply(found)
+
+
+@dataclass(frozen=True)
+class CachedRoot:
+    """For a series the distribution does not have. Only on demand, as it is 500 MB."""
+
+    build: Callable[[str, Announce], Path] = debian_root.ensure
+    name: str = "a cached Debian root"
+
+    def look(self, series: str | None) -> Finding:
+        if series not in debian_root.SUITES:
+            return Finding(usable=False, sentence=f"only for series {', '.join(debian_root.SUITES)}, when asked for")
+        if version := debian_root.stamped(debian_root.folder(series)):
+            return Finding(usable=True, sentence=f"taking {version} from {debian_root.folder(series)}")
+        if obstacle := debian_root.obstacle():
+            return Finding(usable=False, sentence=obstacle)
+        where = debian_root.folder(series)
+        return Finding(usable=True, sentence=f"building {series} from Debian {debian_root.SUITES[series]} in {where}")
+
+    def take(self, series: str | None, announce: Announce) -> InstalledSupply:
+        root = self.build(series or "", announce)
+        for home, version in installation.find(root):
+            return InstalledSupply(Installation(home, version, f"Debian root {root}", root))
+        raise EmbeddedError(f"{root} holds no RabbitMQ. Remove that folder, then try again.")

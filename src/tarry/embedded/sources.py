@@ -1,0 +1,68 @@
+"""Where a broker comes from: a list of ways, tried in order. The first that is usable is taken, and says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from tarry.errors import EmbeddedError, NoBrokerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from tarry.embedded.broker import Broker
+
+    Announce = Callable[[str], None]
+
+WAYS_OUT = """Any one of these helps:
+  - set RABBITMQ_URL (and RABBITMQ_MANAGEMENT_URL) to a broker that runs already
+  - start Docker, and `pip install 'tarry[embedded]'`
+  - install RabbitMQ: `apt-get install rabbitmq-server`, `dnf install rabbitmq-server` or `brew install rabbitmq`
+  - run as root once, or allow `sudo -n`, so that tarry can install it: `tarry embedded install`"""
+
+
+class Supply(Protocol):
+    """Something brokers can be made from, as many as one likes."""
+
+    @property
+    def version(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    def broker(self, *, data_dir: Path | str | None = None, extra_config: Sequence[str] = ()) -> Broker:
+        """Not started yet."""
+
+
+S_co = TypeVar("S_co", bound=Supply, covariant=True)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a source says of itself, without doing anything yet."""
+
+    usable: bool
+    sentence: str
+
+
+class Source(Protocol[S_co]):
+    @property
+    def name(self) -> str: ...
+    def look(self, series: str | None) -> Finding: ...
+    def take(self, series: str | None, announce: Announce) -> S_co: ...
+
+
+def choose(sources: Iterable[Source[S_co]], series: str | None, announce: Announce) -> S_co:
+    refusals = []
+    for source in sources:
+        finding = source.look(series)
+        if not finding.usable:
+            refusals.append(f"  {source.name}: {finding.sentence}")
+            continue
+        announce(f"RabbitMQ: {finding.sentence}")
+        try:
+            return source.take(series, announce)
+        except EmbeddedError as problem:
+            announce(f"RabbitMQ: that did not work ({str(problem).splitlines()[0]})")
+            refusals.append(f"  {source.name}: {problem}")
+    wanted = f"RabbitMQ {series}" if series else "RabbitMQ"
+    raise NoBrokerError("\n".join([f"There is no way to get {wanted} here. What was tried:", *refusals, WAYS_OUT]))

@@ -1,0 +1,129 @@
+"""The whole product on one screen: what happens to a batch of retry requests.
+
+    understand → claim → decide → publish → record → settle
+
+A crash anywhere before the last step repeats the request, so every step can be repeated: the claim tells a new round
+from a duplicate, and a request is acknowledged only when the broker has confirmed its successor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tarry.audit.records import Claim, Granted, Record
+from tarry.broker.publisher import Message, Outcome
+from tarry.contract.request import Acceptance, Delivery, Probe, Refused, Request, parse
+from tarry.core.decide import Review, Rulebook, Schedule, decide
+from tarry.core.names import Destination, Names
+from tarry.router.plans import Plan, claim_of, corrected, message_of, record_of, to_review
+
+
+class Ledger(Protocol):
+    """The audit as the flow needs it. It never fails: without Postgres it grants from memory and spools."""
+
+    async def claim(self, claims: Sequence[Claim]) -> dict[str, Granted]: ...
+    async def record(self, records: Sequence[Record]) -> None: ...
+    async def duplicates(self, found: Sequence[tuple[str, int]]) -> None: ...
+
+
+Publish = Callable[[Sequence[Message]], Awaitable[list[Outcome]]]
+"""Publishes all, and tells the broker's word on each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a batch."""
+
+    moved: Sequence[Plan]
+    """Confirmed by the broker: in a tier or in review."""
+    stuck: Sequence[tuple[Plan, Outcome]]
+    """Not taken by the broker: their requests stay and are tried again."""
+    duplicates: Sequence[Request]
+    acked: Sequence[int]
+    requeued: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The steps, and what they need from outside."""
+
+    names: Names
+    rules: Rulebook
+    accept: Acceptance
+    ledger: Ledger
+    publish: Publish
+    attach: Callable[[Destination], Awaitable[str | None]]
+    """Makes sure that a destination can be reached; answers with the reason if it cannot."""
+    now_ms: Callable[[], int]
+    draw: Callable[[], float]
+    new_id: Callable[[], str]
+    frame_max: int = 131_072
+    in_flight: set[str] = field(default_factory=set)
+    """Retries that this router is moving right now; a second request for one of them waits its turn."""
+
+    async def handle(self, deliveries: Sequence[Delivery]) -> Result:
+        """One batch, from deliveries to what is to be acknowledged."""
+        items = [self._understand(delivery) for delivery in deliveries]
+        requests, later = self._take_turns([item for item in items if isinstance(item, Request)])
+        try:
+            ours, duplicates = await self._claim(requests)
+            plans = [await self._decide(request, round_) for request, round_ in ours]
+            plans += [self._refuse(item) for item in items if isinstance(item, Refused)]
+            moved, stuck = await self._publish(plans)
+            await self._record(moved, duplicates)
+        finally:
+            self.in_flight.difference_update(request.retry_id for request in requests)
+        finished = [
+            *(plan.item.delivery.tag for plan, _ in moved),
+            *(request.delivery.tag for request in duplicates),
+            *(item.delivery.tag for item in items if isinstance(item, Probe)),
+        ]
+        waiting = [*(plan.item.delivery.tag for plan, _ in stuck), *(request.delivery.tag for request in later)]
+        return Result([plan for plan, _ in moved], stuck, duplicates, acked=finished, requeued=waiting)
+
+    def _understand(self, delivery: Delivery) -> Request | Refused | Probe:
+        """Whatever a request does to us, it must not take its batch with it."""
+        try:
+            return parse(delivery, self.accept, self.new_id)
+        except Exception as error:  # noqa: BLE001 - a person will see it, with the message
+            return Refused(delivery, self.new_id(), f"it could not be read: {type(error).__name__}: {error}")
+
+    def _take_turns(self, requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:
+        """One request per retry at a time: only the broker's confirm of the first tells what the second is."""
+        now: list[Request] = []
+        later: list[Request] = []
+        for request in requests:
+            (later if request.retry_id in self.in_flight else now).append(request)
+            self.in_flight.add(request.retry_id)
+        return now, later
+
+    async def _claim(self, requests: Sequence[Request]) -> tuple[list[tuple[Request, int]], list[Request]]:
+        """Ours, with their round and the audit's count; and the duplicates."""
+        granted = await self.ledger.claim([claim_of(request) for request in requests]) if requests else {}
+        ours = [request for request in requests if request.retry_id in granted]
+        duplicates = [request for request in requests if request.retry_id not in granted]
+        return [(corrected(one, granted[one.retry_id]), granted[one.retry_id].round) for one in ours], duplicates
+
+    async def _decide(self, request: Request, round_: int) -> Plan:
+        now = self.now_ms()
+        plan = Plan(request, round_, decide(request.failure, self.rules, now, self.draw()), now)
+        unreachable = await self.attach(plan.destination) if isinstance(plan.decision, Schedule) else None
+        return plan if unreachable is None else to_review(plan, unreachable)
+
+    def _refuse(self, item: Refused) -> Plan:
+        return Plan(item, 0, Review(None, None, item.reason), self.now_ms())
+
+    async def _publish(self, plans: Sequence[Plan]) -> tuple[list[tuple[Plan, Message]], list[tuple[Plan, Outcome]]]:
+        planned = [message_of(plan, self.names, self.frame_max) for plan in plans]
+        outcomes = await self.publish([message for _, message in planned]) if planned else []
+        answered = list(zip(planned, outcomes, strict=True))
+        moved = [one for one, outcome in answered if outcome is Outcome.CONFIRMED]
+        return moved, [(plan, outcome) for (plan, _), outcome in answered if outcome is not Outcome.CONFIRMED]
+
+    async def _record(self, moved: Sequence[tuple[Plan, Message]], duplicates: Sequence[Request]) -> None:
+        if moved:
+            await self.ledger.record([record_of(plan, sent, self.names, self.rules.ladder) for plan, sent in moved])
+        if duplicates:
+            await self.ledger.duplicates([(request.retry_id, request.failure.round + 1) for request in duplicates])

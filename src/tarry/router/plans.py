@@ -1,0 +1,156 @@
+"""What a router intends to do with one request, and the message and the record that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tarry.audit.records import Claim, Granted, Record
+from tarry.broker.publisher import Message
+from tarry.contract.request import Refused, Request
+from tarry.contract.returning import fits, for_review, returning
+from tarry.core.decide import Decision, Review, Schedule
+from tarry.core.ladder import Itinerary, Ladder
+from tarry.core.names import Destination, Names
+from tarry.core.states import State
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One request with its decision, before the broker has confirmed anything."""
+
+    item: Request | Refused
+    round: int
+    decision: Decision
+    now_ms: int
+
+    @property
+    def token(self) -> str:
+        return f"{self.item.retry_id}:{self.round}"
+
+    @property
+    def queue(self) -> str:
+        """The origin queue, empty where none could be found."""
+        return self.item.origin.queue if isinstance(self.item, Request) else ""
+
+    @property
+    def destination(self) -> Destination:
+        """To the exchange only where the policy says so and there is one: the default exchange means the queue."""
+        if not isinstance(self.item, Request):
+            raise TypeError("a refused delivery has no destination")
+        origin = self.item.origin
+        if isinstance(self.decision, Schedule) and self.decision.policy.return_to == "exchange" and origin.exchange:
+            return Destination("exchange", origin.exchange)
+        return Destination("queue", origin.queue)
+
+
+def claim_of(request: Request) -> Claim:
+    failure = request.failure
+    return Claim(
+        retry_id=request.retry_id,
+        round=failure.round + 1,
+        knows_round=request.knows_round,
+        redelivered=request.delivery.redelivered,
+        retry_count=failure.retry_count,
+        queue=request.origin.queue,
+        message_id=request.message_id,
+        since_ms=failure.first_failed_ms,
+    )
+
+
+def corrected(request: Request, granted: Granted) -> Request:
+    """With what the audit knows better: a consumer that lost our headers must not loop for ever."""
+    failure = replace(
+        request.failure,
+        round=granted.round - 1,
+        retry_count=granted.retry_count,
+        first_failed_ms=granted.since_ms,
+    )
+    return replace(request, failure=failure)
+
+
+def to_review(plan: Plan, reason: str) -> Plan:
+    """The same request, for a person after all."""
+    decision = plan.decision
+    return replace(plan, decision=Review(decision.policy, decision.error_class, reason))
+
+
+def message_of(plan: Plan, names: Names, frame_max: int) -> tuple[Plan, Message]:
+    """The message to publish; one whose headers would break the connection is turned into a review."""
+    item, decision = plan.item, plan.decision
+    if isinstance(decision, Schedule) and isinstance(item, Request):
+        properties = returning(item, decision, plan.round, plan.now_ms, plan.destination)
+        if fits(properties, frame_max):
+            return plan, Message(names.delay, item.origin.routing_key, properties, item.body, plan.token)
+        plan = to_review(plan, "its headers leave no room for tarry's own in one frame")
+    reason = plan.decision.reason if isinstance(plan.decision, Review) else ""
+    properties = for_review(item, reason, plan.round, frame_max)
+    return plan, Message(names.review, _review_key(item), properties, item.delivery.body, plan.token)
+
+
+def _review_key(item: Request | Refused) -> str:
+    """The review exchange routes by nothing; the key is kept for the reader."""
+    key = item.origin.routing_key if isinstance(item, Request) else item.delivery.routing_key
+    return key if isinstance(key, str) else key.decode(errors="replace")[:80]
+
+
+def record_of(plan: Plan, message: Message, names: Names, ladder: Ladder) -> Record:
+    """What the audit keeps; the body only where the policy says so."""
+    item, decision = plan.item, plan.decision
+    keep = decision.policy is None or decision.policy.keep_payload
+    record = Record(
+        retry_id=item.retry_id,
+        round=plan.round,
+        state=State.SCHEDULED if isinstance(decision, Schedule) else State.IN_REVIEW,
+        queue=plan.queue,
+        policy=decision.policy.name if decision.policy else None,
+        error_class=decision.error_class,
+        reason=decision.reason if isinstance(decision, Review) else None,
+        body=message.body if keep else None,
+        properties=b"".join(message.properties.encode()) if keep else None,
+    )
+    if isinstance(item, Request):
+        record = _with_request(record, item)
+    if isinstance(decision, Schedule):
+        record = _with_schedule(record, decision, names, ladder)
+    return record
+
+
+def _with_request(record: Record, request: Request) -> Record:
+    failure, origin = request.failure, request.origin
+    return replace(
+        record,
+        exchange=origin.exchange,
+        routing_key=origin.routing_key,
+        message_id=request.message_id,
+        retry_count=failure.retry_count,
+        error_type=_storable(failure.error_type),
+        error_reason=_storable(failure.error_reason),
+        since_ms=failure.first_failed_ms,
+    )
+
+
+def _with_schedule(record: Record, decision: Schedule, names: Names, ladder: Ladder) -> Record:
+    way = decision.itinerary
+    return replace(
+        record,
+        retry_count=decision.retry_count,
+        max_retries=decision.max_retries,
+        due_ms=decision.due_ms,
+        delay_ms=way.delay_ms,
+        tier=first_queue(way, names, ladder),
+    )
+
+
+def first_queue(way: Itinerary, names: Names, ladder: Ladder) -> str:
+    """The queue that a message waits in first; without any delay that is the relay."""
+    if way.tier_ms is not None:
+        return names.tier(way.tier_ms)
+    for level, digit in zip(range(ladder.levels - 1, -1, -1), way.digits, strict=True):
+        if digit:
+            return names.ladder_tier(level, ladder.ttl(level, digit))
+    return names.relay
+
+
+def _storable(text: str | None) -> str | None:
+    """Postgres text takes no NUL."""
+    return text.replace("\x00", "\\x00") if text else None

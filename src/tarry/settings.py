@@ -1,0 +1,103 @@
+"""Settings of the service: environment variables, with the names that the invoice platform's scheduler already had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tarry.broker.address import Address
+from tarry.errors import SettingsError
+from tarry.topology.load import load, shipped
+from tarry.topology.model import Topology
+from tarry.topology.overrides import Overrides
+
+
+class Settings(BaseSettings):
+    """Every setting has its sentence; `tarry serve --help` and docs/settings.md are made from them."""
+
+    model_config = SettingsConfigDict(extra="ignore", populate_by_name=True)
+
+    service_name: str = Field("tarry", alias="SERVICE_NAME", description="Names this service in logs and metrics.")
+    http_host: str = Field("127.0.0.1", alias="HTTP_HOST", description="Address that health and metrics listen on.")
+    http_port: int = Field(8086, ge=0, le=65535, alias="HTTP_PORT", description="Port of health and metrics.")
+    rabbitmq_url: SecretStr = Field(
+        SecretStr("amqp://guest:guest@localhost:5672/"), alias="RABBITMQ_URL", description="The broker, with vhost."
+    )
+    rabbitmq_management_url: SecretStr | None = Field(
+        None, alias="RABBITMQ_MANAGEMENT_URL", description="Its management API; default: port 15672 on the same host."
+    )
+    rabbitmq_ca_file: str | None = Field(
+        None, alias="RABBITMQ_CA_FILE", description="Certificate authority to trust for amqps and https."
+    )
+    database_url: SecretStr | None = Field(
+        None, alias="DATABASE_URL", description="Postgres for the audit, as in postgresql://user:password@host/tarry."
+    )
+    topology: Path | None = Field(
+        None, alias="TARRY_TOPOLOGY", description="Folder of the topology; default ./topology, else the shipped one."
+    )
+    retry_queue: str | None = Field(None, alias="RETRY_QUEUE", description="Overrides the topology's request queue.")
+    manual_review_queue: str | None = Field(
+        None, alias="MANUAL_REVIEW_QUEUE", description="Overrides the topology's review queue."
+    )
+    default_max_retries: int | None = Field(
+        None, ge=0, le=1000, alias="DEFAULT_MAX_RETRIES", description="max_retries of the policy called `default`."
+    )
+    base_delay_ms: int | None = Field(
+        None, ge=1, alias="BASE_DELAY_MS", description="Backoff base of the policy called `default`."
+    )
+    max_delay_ms: int | None = Field(
+        None, ge=1, alias="MAX_DELAY_MS", description="Backoff cap of the policy called `default`."
+    )
+    batch_size: int = Field(500, ge=1, le=5000, alias="TARRY_BATCH", description="Most requests moved in one batch.")
+    log_format: Literal["json", "console"] = Field("json", alias="TARRY_LOG", description="How log lines look.")
+
+    @property
+    def address(self) -> Address:
+        """The broker's address, taken apart."""
+        management = self.rabbitmq_management_url
+        return Address.parse(
+            self.rabbitmq_url.get_secret_value(),
+            management_url=management.get_secret_value() if management else None,
+            ca_file=self.rabbitmq_ca_file,
+        )
+
+    def read_topology(self) -> Topology:
+        """The topology files, with what the environment overrides."""
+        overrides = Overrides(
+            scheduled=self.retry_queue,
+            review=self.manual_review_queue,
+            max_retries=self.default_max_retries,
+            base_ms=self.base_delay_ms,
+            cap_ms=self.max_delay_ms,
+        )
+        return overrides.apply(load(self.topology_folder))
+
+    @property
+    def topology_folder(self) -> Path:
+        """The given one, else ./topology, else the one that comes with tarry."""
+        if self.topology is not None:
+            return self.topology
+        here = Path("topology")
+        return here if (here / "tarry.toml").is_file() else shipped()
+
+    @property
+    def dsn(self) -> str:
+        """Where the audit is kept; there is no retry without it."""
+        if self.database_url is None:
+            raise SettingsError(
+                "DATABASE_URL is not set: tarry keeps its audit in Postgres. Set it, as in "
+                "postgresql://user:password@host/tarry, or try it all with `tarry demo`."
+            )
+        return self.database_url.get_secret_value()
+
+
+def load_settings(**given: object) -> Settings:
+    """From the environment, with what a flag gave on top; None means not given."""
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        raise SettingsError("\n".join(problems)) from None

@@ -1,0 +1,97 @@
+"""Checks of the broker's own policies: one set with other queues in mind can match tarry's too. All pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tarry.topology.expected import Expected
+from tarry.topology.findings import Finding
+from tarry.topology.live import Live
+from tarry.topology.objects import Queue
+from tarry.topology.policies import BrokerPolicy, overridden, policy_for
+
+HURTS = {
+    "message-ttl": "messages would leave before their time, or be lost",
+    "expires": "the queue would be deleted, with all it holds, after that long without use",
+    "max-length": "once full it rejects or drops, and a queue that rejects stalls every tier before it",
+    "max-length-bytes": "once full it rejects or drops, and a queue that rejects stalls every tier before it",
+    "max-in-memory-length": "messages would be read from disk on their way",
+    "max-in-memory-bytes": "messages would be read from disk on their way",
+    "overflow": "what happens to a message that does not fit would change",
+    "dead-letter-exchange": "messages would take another way than back",
+    "dead-letter-routing-key": "it replaces the routing key and strips the addresses that bring a message back",
+    "dead-letter-strategy": "a message could be lost between two queues",
+    "delivery-limit": "a message would be dropped after so many deliveries",
+}
+
+
+def check_policies(expected: Expected, live: Live) -> Iterator[Finding]:
+    yield from _queues_under(expected, live, live.policies or (), "policy")
+    yield from _alternate_exchanges(expected, live)
+
+
+def check_operator_policies(expected: Expected, live: Live) -> Iterator[Finding]:
+    yield from _queues_under(expected, live, live.operator_policies or (), "operator policy")
+
+
+def check_unread(_expected: Expected, live: Live) -> Iterator[Finding]:
+    for what, why in sorted(live.unread.items()):
+        yield Finding("unread", (what,), f"not checked: {why}", "run verify as a user who may read them", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class _Effect:
+    """What one policy does to a key, the same for every queue it does it to."""
+
+    policy: BrokerPolicy
+    key: str
+    now: str
+
+    def problem(self, kind: str, queues: list[Queue]) -> str:
+        own = {queue.arguments.as_dict().get(f"x-{self.key}") for queue in queues} - {None}
+        instead = f" instead of {own.pop()}" if len(own) == 1 else ""
+        which = f"{kind} {self.policy.name!r} (pattern {self.policy.pattern})"
+        return f"{which} makes {self.key} {self.now}{instead}: {HURTS[self.key]}"
+
+
+def _queues_under(expected: Expected, live: Live, policies: Sequence[BrokerPolicy], kind: str) -> Iterator[Finding]:
+    """Queues that one policy changes in the same way share a line."""
+    touched: dict[tuple[str, str, str], tuple[_Effect, list[Queue]]] = {}
+    for name, queue in sorted(live.queues.items()):
+        policy = policy_for(queue, policies) if expected.is_ours(name) else None
+        for effect in _effects(queue, policy):
+            touched.setdefault((effect.policy.name, effect.key, effect.now), (effect, []))[1].append(queue)
+    for effect, queues in touched.values():
+        named = tuple(f"queue {queue.name}" for queue in queues)
+        yield Finding(kind, named, effect.problem(kind, queues), _mend(expected, kind, effect.policy))
+
+
+def _effects(queue: Queue, policy: BrokerPolicy | None) -> Iterator[_Effect]:
+    if policy is not None:
+        for key, (_, now) in overridden(queue, policy).items():
+            if key in HURTS:
+                yield _Effect(policy, key, str(now))
+
+
+def _mend(expected: Expected, kind: str, policy: BrokerPolicy) -> str:
+    clear = "clear_operator_policy" if kind == "operator policy" else "clear_policy"
+    command = f"rabbitmqctl {clear} -p {shlex.quote(expected.vhost)} {shlex.quote(policy.name)}"
+    return f"narrow its pattern so that it spares {expected.names.prefix}*, or: {command}"
+
+
+def _alternate_exchanges(expected: Expected, live: Live) -> Iterator[Finding]:
+    """An argument beats a policy here; only an exchange that has no alternate of its own can be given one."""
+    touched: dict[str, tuple[BrokerPolicy, list[str]]] = {}
+    for exchange in expected.blueprint.exchanges:
+        there = live.exchanges.get(exchange.name)
+        policy = policy_for(there, live.policies or ()) if there is not None and there.alternate is None else None
+        if policy is not None and "alternate-exchange" in policy.definition:
+            touched.setdefault(policy.name, (policy, []))[1].append(f"exchange {exchange.name}")
+    for policy, exchanges in touched.values():
+        problem = (
+            f"policy {policy.name!r} (pattern {policy.pattern}) makes alternate-exchange "
+            f"{policy.definition['alternate-exchange']}: a message that nothing takes would no longer be returned"
+        )
+        yield Finding("policy", tuple(exchanges), problem, _mend(expected, "policy", policy))

@@ -1,0 +1,88 @@
+"""The live broker, read once into the same objects that the files are made of. Everything after this is pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, cast
+
+from tarry.broker.management import Management
+from tarry.errors import BrokerError, BrokerUnreachableError
+from tarry.topology.objects import Arguments, Binding, Exchange, Queue
+from tarry.topology.policies import BrokerPolicy
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A snapshot of one vhost. None means: this user may not read it."""
+
+    version: tuple[int, ...]
+    exchanges: Mapping[str, Exchange] = field(default_factory=dict)
+    queues: Mapping[str, Queue] = field(default_factory=dict)
+    bindings: frozenset[Binding] = frozenset()
+    policies: tuple[BrokerPolicy, ...] | None = ()
+    operator_policies: tuple[BrokerPolicy, ...] | None = ()
+    feature_flags: Mapping[str, str] | None = field(default_factory=dict)
+    depths: Mapping[str, int] = field(default_factory=dict)
+    """Messages in each queue, up to five seconds old; those being dead-lettered right now are counted."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """What could not be read, and why."""
+
+    def bindings_to(self, queue: str) -> list[Binding]:
+        found = (
+            binding for binding in self.bindings if (binding.destination_type, binding.destination) == ("queue", queue)
+        )
+        return sorted(found, key=lambda binding: (binding.source, binding.key))
+
+    def bindings_from(self, exchange: str) -> list[Binding]:
+        found = (binding for binding in self.bindings if binding.source == exchange)
+        return sorted(found, key=lambda binding: (binding.key, binding.destination))
+
+
+def read_live(management: Management) -> Live:
+    """Exchanges, queues and bindings must be readable; the rest is noted as unread when the user may not see it."""
+    unread: dict[str, str] = {}
+
+    def optional(what: str, read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except BrokerUnreachableError:
+            raise
+        except BrokerError as error:
+            unread[what] = str(error)
+            return None
+
+    version = management.version()
+    queues = management.queues()
+    policies = optional("policies", management.policies)
+    operator = optional("operator policies", management.operator_policies)
+    return Live(
+        version=version,
+        exchanges={about["name"]: exchange_from(about) for about in management.exchanges()},
+        queues={about["name"]: queue_from(about) for about in queues},
+        bindings=frozenset(binding_from(about) for about in management.bindings() if about["source"]),
+        policies=None if policies is None else tuple(map(BrokerPolicy.read, policies)),
+        operator_policies=None if operator is None else tuple(map(BrokerPolicy.read, operator)),
+        feature_flags=optional("feature flags", management.feature_flags),
+        depths={about["name"]: int(about.get("messages") or 0) for about in queues},
+        unread=unread,
+    )
+
+
+def exchange_from(about: Mapping[str, Any]) -> Exchange:
+    return Exchange(
+        about["name"], about["type"], Arguments.read(about["arguments"]), about["durable"], about["internal"]
+    )
+
+
+def queue_from(about: Mapping[str, Any]) -> Queue:
+    """The type is an argument only when it was given as one: a classic queue of an older broker has none."""
+    arguments = {"x-queue-type": about.get("type", "classic")} | about["arguments"]
+    return Queue(about["name"], Arguments.read(arguments), durable=about["durable"])
+
+
+def binding_from(about: Mapping[str, Any]) -> Binding:
+    kind = cast("Literal['queue', 'exchange']", about["destination_type"])
+    return Binding(about["source"], about["routing_key"], about["destination"], kind)

@@ -1,0 +1,31 @@
+"""Which brokers a run is for (BROKER), and what it means when one is missing."""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+import pytest
+
+SERIES = ("3.10", "4.3")
+
+
+def wanted_series() -> list[str | None]:
+    """None stands for whichever broker is at hand."""
+    chosen = os.environ.get("BROKER", "any")
+    if chosen == "any":
+        return [None]
+    if chosen == "all":
+        return list(SERIES)
+    if chosen in SERIES:
+        return [chosen]
+    raise pytest.UsageError(f"BROKER={chosen} is not one of {', '.join(SERIES)}, all, any")
+
+
+def missing(reason: str) -> NoReturn:
+    """On a laptop a missing broker is a skip; in CI it would be a hole in the proof, so it fails unless allowed."""
+    if os.environ.get("CI") and not os.environ.get("TARRY_ALLOW_MISSING_BROKER"):
+        pytest.fail(
+            f"{reason}\nCI must run every broker; set TARRY_ALLOW_MISSING_BROKER to let this one go.", pytrace=False
+        )
+    pytest.skip(reason)

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from tarry.attach.listing import State, attachments
+from tarry.attach.merge import Options
+from tarry.attach.plan import plan_queue
+from tarry.attach.survey import Survey, UserQueue
+from tarry.core.names import Destination
+from tarry.topology.blueprint import destination_blueprint
+from tarry.topology.objects import Binding, Blueprint
+from tarry.topology.policies import BrokerPolicy
+from tests.unit.attach.surveys import FAILURES, NAMES, a_policy, a_queue, a_survey, an_exchange
+
+TEAM = a_policy("team", max_length=5)
+
+
+def parts_of(destination: Destination) -> Blueprint:
+    return destination_blueprint(NAMES, destination)
+
+
+def our_policy(*policies: BrokerPolicy, queue: UserQueue | None = None) -> BrokerPolicy:
+    found = plan_queue(a_survey(queue or a_queue(), policies=policies), "orders", Options(), FAILURES).policy
+    assert found is not None
+    return found
+
+
+def survey(
+    *policies: BrokerPolicy,
+    applied: str | None = "tarry.orders",
+    bindings: tuple[Binding, ...] | None = None,
+    queues: tuple[UserQueue, ...] | None = None,
+) -> Survey:
+    parts = parts_of(Destination("queue", "orders"))
+    return a_survey(
+        *((a_queue(policy=applied),) if queues is None else queues),
+        policies=policies,
+        bindings=parts.bindings if bindings is None else bindings,
+        with_queues=tuple(queue.name for queue in parts.queues),
+    )
+
+
+def one_state(found: Survey) -> tuple[State, str]:
+    (only,) = attachments(found)
+    return only.state, only.detail
+
+
+def test_nothing_is_attached_on_a_fresh_broker() -> None:
+    assert attachments(a_survey(a_queue())) == []
+
+
+def test_what_stands_as_it_was_attached_is_ok() -> None:
+    (only,) = attachments(survey(TEAM, our_policy(TEAM)))
+    assert (only.state, only.base, only.detail) == (State.OK, "team", "")
+
+
+def test_a_changed_policy_of_the_user_is_drift() -> None:
+    state, detail = one_state(survey(a_policy("team", max_length=6), our_policy(TEAM)))
+    assert state is State.DRIFTED
+    assert detail == (
+        "your policy 'team' has changed since it was attached; to take that over, run: tarry attach orders"
+    )
+
+
+def test_a_policy_of_the_user_that_came_or_went_is_drift() -> None:
+    assert "'team' applies since" in one_state(survey(TEAM, our_policy()))[1]
+    assert "'team' no longer applies" in one_state(survey(our_policy(TEAM)))[1]
+    assert (
+        "'other' has taken the place of 'team'" in one_state(survey(a_policy("other", expires=9), our_policy(TEAM)))[1]
+    )
+
+
+def test_a_policy_of_ours_that_was_edited_is_drift() -> None:
+    ours = our_policy()
+    edited = BrokerPolicy(ours.name, ours.pattern, ours.apply_to, ours.priority, {**ours.definition, "expires": 5})
+    state, detail = one_state(survey(edited))
+    assert state is State.DRIFTED
+    assert "tarry.orders was edited" in detail
+
+
+def test_a_stronger_policy_of_the_user_overrides_ours() -> None:
+    state, detail = one_state(survey(a_policy("team", priority=99), our_policy(), applied="team"))
+    assert state is State.OVERRIDDEN
+    assert "policy 'team' instead of ours" in detail
+
+
+def test_a_policy_of_ours_that_is_not_applied_at_all_is_told() -> None:
+    assert "no policy at all" in one_state(survey(our_policy(), applied=None))[1]
+
+
+def test_a_deleted_policy_is_told() -> None:
+    state, detail = one_state(survey(applied=None))
+    assert state is State.POLICY_GONE
+    assert detail == "policy tarry.orders is not there; run: tarry attach orders"
+
+
+def test_a_removed_binding_is_told() -> None:
+    relay = Binding("retry.relay", "~to:orders", "retry.relay.orders")
+    state, detail = one_state(survey(our_policy(), bindings=(relay,)))
+    assert state is State.BINDING_GONE
+    assert "retry.deliver ─~to:orders▶ queue orders" in detail
+
+
+def test_a_deleted_queue_is_told_with_both_ways_out() -> None:
+    state, detail = one_state(survey(our_policy(), queues=()))
+    assert state is State.GONE
+    assert "tarry detach orders" in detail
+
+
+def test_a_way_home_bound_on_first_sight_is_no_attachment() -> None:
+    assert attachments(survey(applied=None, bindings=(Binding("retry.deliver", "~to:orders", "orders"),))) == []
+
+
+def test_an_exchange_is_listed_by_its_relay() -> None:
+    parts = parts_of(Destination("exchange", "app.events"))
+    found = a_survey(
+        exchanges=(an_exchange("app.events"),),
+        bindings=parts.bindings,
+        with_queues=tuple(queue.name for queue in parts.queues),
+    )
+    (only,) = attachments(found)
+    assert (only.destination, only.state) == (Destination("exchange", "app.events"), State.OK)
+
+
+def test_an_exchange_with_a_name_too_long_for_a_relay_is_listed_by_its_way_home() -> None:
+    name = "x" * 245
+    found = a_survey(exchanges=(an_exchange(name),), bindings=parts_of(Destination("exchange", name)).bindings)
+    assert [only.destination.name for only in attachments(found)] == [name]
+
+
+def test_a_policy_of_another_installation_is_not_ours_to_list() -> None:
+    ours = our_policy()
+    theirs = BrokerPolicy(ours.name, ours.pattern, "queues", 1, {"dead-letter-exchange": "other.intake"})
+    assert attachments(a_survey(a_queue(policy=ours.name), policies=(theirs,))) == []
