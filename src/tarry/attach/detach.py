@@ -7,7 +7,7 @@ figures must be younger than that, and only then believe a zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pika.adapters.blocking_connection import BlockingChannel
@@ -26,14 +26,12 @@ from tarry.topology.left_over import tier_role
 from tarry.topology.model import Topology
 from tarry.topology.objects import Binding
 from tarry.topology.rights import deploy_rights
-
-FIGURES_ARE_FRESH_S = 7.0
-"""Queues report their depth every five seconds."""
+from tarry.topology.settle import SETTLING_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class DetachPlan:
-    """What there is to take back for one destination; after it was done, what stayed and why."""
+    """What there is to take back for one destination; after it was done, what was, and what stays for now and why."""
 
     destination: Destination
     policy: str | None
@@ -44,7 +42,17 @@ class DetachPlan:
 
     @property
     def nothing_to_do(self) -> bool:
-        return not (self.policy or self.relay or self.relay_bindings or self.home)
+        return not (self.policy or self.relay or self.relay_bindings or self.home or self.kept)
+
+    @property
+    def parts(self) -> list[str]:
+        """One line each, by kind and name."""
+        bindings = (*self.relay_bindings, *([self.home] if self.home else []))
+        return [
+            *([f"policy  {self.policy}"] if self.policy else []),
+            *([f"queue   {self.relay}"] if self.relay else []),
+            *(f"binding {binding}" for binding in bindings),
+        ]
 
 
 def plan_detach(survey: Survey, destination: Destination) -> DetachPlan:
@@ -72,7 +80,13 @@ def detach_plans(survey: Survey, queues: Sequence[str], exchanges: Sequence[str]
 
 
 def detach(
-    topology: Topology, address: Address, *, queues: Sequence[str], exchanges: Sequence[str] = (), force: bool = False
+    topology: Topology,
+    address: Address,
+    *,
+    queues: Sequence[str],
+    exchanges: Sequence[str] = (),
+    force: bool = False,
+    before_waiting: Callable[[], None] = lambda: None,
 ) -> list[DetachPlan]:
     """Does it and returns what was done; `force` takes the way home away although messages may still need it."""
     management = Management(address)
@@ -84,7 +98,8 @@ def detach(
         for plan in plans:
             _unbind(open_channel, plan.relay_bindings)
         if any(plan.relay or plan.home for plan in plans):
-            open_channel.connection.sleep(FIGURES_ARE_FRESH_S)
+            before_waiting()
+            open_channel.connection.sleep(SETTLING_SECONDS)
         depths = read_survey(management, topology.broker_names).live.depths
         return [_finish(open_channel, topology.broker_names, plan, depths, force=force) for plan in plans]
 
@@ -108,21 +123,22 @@ def waiting(names: Names, destination: Destination, depths: Mapping[str, int]) -
 def _finish(
     open_channel: BlockingChannel, names: Names, plan: DetachPlan, depths: Mapping[str, int], *, force: bool
 ) -> DetachPlan:
-    kept: list[str] = []
+    done = plan
     if plan.relay and depths.get(plan.relay):
-        kept.append(f"{plan.relay}: {depths[plan.relay]} messages wait in it for the destination; detach again later")
+        why = f"{plan.relay}: {depths[plan.relay]} messages wait in it for the destination; detach again later"
+        done = replace(done, relay=None, kept=(*done.kept, why))
     elif plan.relay:
         open_channel.queue_delete(plan.relay)
     under_way = waiting(names, plan.destination, depths)
     if plan.home and under_way and not force:
         some = ", ".join(f"{name} ({depth})" for name, depth in sorted(under_way.items()))
-        kept.append(
-            f"{plan.home}: messages under way may still need it ({some}); detach again when they are through, "
-            "or use --force"
+        why = (
+            f"{plan.home}: messages under way may need it ({some}); detach again when they are through, or use --force"
         )
+        done = replace(done, home=None, kept=(*done.kept, why))
     elif plan.home:
         _unbind(open_channel, [plan.home])
-    return replace(plan, kept=tuple(kept))
+    return done
 
 
 def _unbind(open_channel: BlockingChannel, bindings: Iterable[Binding]) -> None:

@@ -98,18 +98,18 @@ def _drift(survey: Survey, queue: UserQueue, again: str) -> Iterator[tuple[State
         return
     at = situation(survey, queue)
     if not record.made_from(at.base):
-        yield State.DRIFTED, f"{_change(record.base, at.base)} since it was attached; to take that over, {again}"
+        yield State.DRIFTED, f"{_change(record.base, at.base)}; to take that over, {again}"
     elif dict(merge(at, kept(Options(), ours, at.base)).definition) != dict(ours.definition):
         yield State.DRIFTED, f"policy {ours.name} was edited since it was attached; {again}"
 
 
 def _change(before: str | None, now: BrokerPolicy | None) -> str:
     if now is None:
-        return f"your policy {before!r} no longer applies"
+        return f"your policy {before!r} no longer applies to it"
     if before is None:
-        return f"your policy {now.name!r} applies"
+        return f"your policy {now.name!r} would apply to it now"
     if before == now.name:
-        return f"your policy {before!r} has changed"
+        return f"your policy {before!r} has changed since it was attached"
     return f"your policy {now.name!r} has taken the place of {before!r}"
 
 

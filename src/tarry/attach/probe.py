@@ -131,9 +131,9 @@ def _take(channel: BlockingChannel, queue: str) -> int | None:
 
 
 def _why_not(management: Management, name: str, twin: Twin) -> str:
-    about = management.queue(name) or {}
+    applied = {about["name"]: about.get("policy") for about in management.queues()}.get(name)
     keys = ", ".join(json.loads(twin.definition))
-    if not str(about.get("policy", "")).startswith(PREFIX):
+    if not str(applied).startswith(PREFIX):
         return (
             f"The broker does not apply the policy ({keys}) to a {twin.type} queue, so a reject would not reach tarry: "
             "nothing was attached. One of the keys is unknown to this type of queue; move it to a policy of its own."

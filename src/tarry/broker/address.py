@@ -81,6 +81,12 @@ class Address:
         credentials = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}"
         return f"{self.scheme}://{credentials}@{_bracket(self.host)}:{self.port}/{quote(self.vhost, safe='')}"
 
+    @property
+    def management_with_login(self) -> str:
+        """The management address, password included: for child processes, never for logs."""
+        scheme, _, host = self.management.partition("://")
+        return f"{scheme}://{quote(self.management_user, safe='')}:{quote(self.management_password, safe='')}@{host}"
+
     def __str__(self) -> str:
         return f"{self.scheme}://{self.user}:***@{_bracket(self.host)}:{self.port}/{quote(self.vhost, safe='')}"
 

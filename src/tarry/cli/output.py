@@ -1,4 +1,4 @@
-"""How every command speaks: tables and colour on a terminal, plain lines in a pipe, JSON on request, errors as one line.
+"""How every command speaks: tables and colour on a terminal, plain lines in a pipe, JSON on request, errors as a line.
 
 What a command answers goes to stdout; everything about the doing of it (progress, notes, errors) goes to stderr.
 """
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import click
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -29,7 +28,7 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 class Commands(TyperGroup):
     """A group of commands in which a TarryError is one message on stderr and an exit code, never a traceback."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except TarryError as error:

@@ -8,17 +8,19 @@ import secrets
 import signal
 import socket
 from collections.abc import Coroutine
-from typing import Any
+from typing import Annotated, Any
 
 import structlog
+import typer
 
 from tarry.audit.migrate import migrate
 from tarry.audit.store import Store
 from tarry.broker.address import Address
 from tarry.cli.logs import set_up_logs
+from tarry.cli.options import TopologyFolder
 from tarry.errors import AuditError, BrokerUnreachableError, TopologyMismatchError
 from tarry.router.service import Service
-from tarry.settings import Settings
+from tarry.settings import Settings, load_settings
 from tarry.topology.model import Topology
 from tarry.topology.verify import verify
 from tarry.web.app import make_app, make_server
@@ -79,3 +81,15 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
         asyncio.run(main)
     else:
         uvloop.run(main)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("serve")(_serve_command)
+
+
+def _serve_command(
+    folder: TopologyFolder = None,
+    log_format: Annotated[str | None, typer.Option("--log", envvar="TARRY_LOG", help="json or console.")] = None,
+) -> None:
+    """Run the service: take retry requests, put them into tiers, keep the books. Settings come from the environment."""
+    serve(load_settings(topology=folder, log_format=log_format))

@@ -59,7 +59,15 @@ def definitions(topology: Topology, vhost: str = "/", users: tuple[User, ...] = 
 
 
 def definitions_text(topology: Topology, vhost: str = "/", users: tuple[User, ...] = ()) -> str:
-    return json.dumps(definitions(topology, vhost, users), indent=2, ensure_ascii=False) + "\n"
+    """One thing a line, so that a change of the topology reads well in a diff."""
+    sections = definitions(topology, vhost, users)
+    return (
+        "{\n" + ",\n".join(f"{json.dumps(name)}: [\n{_lines(parts)}\n]" for name, parts in sections.items()) + "\n}\n"
+    )
+
+
+def _lines(parts: list[Json]) -> str:
+    return ",\n".join(f"  {json.dumps(part, ensure_ascii=False)}" for part in parts)
 
 
 def hashed(password: str, salt: bytes | None = None) -> str:

@@ -76,7 +76,7 @@ class LadderSection(Model):
 class Topology(Model):
     """One installation of tarry."""
 
-    names: NamesSection = Field(default_factory=NamesSection, description="What things are called on the broker.")
+    names: NamesSection = Field(default_factory=NamesSection, description="The names of queues and exchanges.")
     ladder: LadderSection = Field(
         default_factory=LadderSection, description="The odometer of tiers that adds up to any delay."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tarry.core.durations import humanise
+from tarry.core.durations import format_duration, humanise
 from tarry.core.ladder import Ladder
 from tarry.core.names import digit_key, enter_key
 from tarry.topology.model import Topology
@@ -35,6 +35,21 @@ def steps(topology: Topology) -> list[Step]:
     return [*_out(topology), *_ladder(topology), *_home(topology)]
 
 
+def review_step(topology: Topology) -> Step:
+    """Beside the way: where the router sends what a retry will not mend."""
+    names = topology.broker_names
+    return Step(
+        names.review,
+        "",
+        names.review_queue,
+        "",
+        "stays",
+        "",
+        "retries are spent, the error is final, or the request cannot be read: a person decides",
+        (names.review_queue,),
+    )
+
+
 def _out(topology: Topology) -> list[Step]:
     names, tiers = topology.broker_names, sorted(topology.rules.tiers)
     return [
@@ -45,14 +60,14 @@ def _out(topology: Topology) -> list[Step]:
             "",
             "router",
             "",
-            "retry requests: the router reads each and decides how long it waits, or that a person decides",
+            f"retry requests: the router decides how long each waits, or sends it to {names.review_queue}",
             (names.scheduled,),
         ),
         Step(
             names.delay,
             _span(enter_key(tiers[0]), enter_key(tiers[-1])),
             f"{names.prefix}delay.<delay>",
-            _span(humanise(tiers[0]), humanise(tiers[-1])),
+            _span(format_duration(tiers[0]), format_duration(tiers[-1])),
             "onward",
             "~in:ladder",
             "one tier for each delay that a policy names",
@@ -75,13 +90,13 @@ def _level(topology: Topology, level: int) -> Step:
         _span(humanise(waits[0]), humanise(waits[-1])),
         "onward",
         digit_key(level, 0),
-        _level_meaning(ladder, level),
+        _level_meaning(ladder, level, names.unroutable),
         tuple(names.ladder_tier(level, wait) for wait in waits),
     )
 
 
-def _level_meaning(ladder: Ladder, level: int) -> str:
-    return f"digit {level} of what no tier covers: steps of {humanise(ladder.ttl(level, 1))}"
+def _level_meaning(ladder: Ladder, level: int, unroutable: str) -> str:
+    return f"what no tier covers, in steps of {humanise(ladder.ttl(level, 1))}; no digit: {unroutable}"
 
 
 def _home(topology: Topology) -> list[Step]:
@@ -105,7 +120,7 @@ def _home(topology: Topology) -> list[Step]:
             relay,
             "0",
             "onward",
-            f"else, by {names.relay}",
+            "else, shared",
             "passes at once; keeps a destination that rejects from stalling the tiers of all others",
             (names.relay,),
         ),

@@ -1,4 +1,4 @@
-"""The way of a message as an SVG: exchanges down the left, the queue each one leads to on the right, "else" going down."""
+"""The way of a message as an SVG: exchanges down the left, the queue each leads to on the right, "else" going down."""
 
 from __future__ import annotations
 

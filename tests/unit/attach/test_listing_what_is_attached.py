@@ -61,7 +61,7 @@ def test_a_changed_policy_of_the_user_is_drift() -> None:
 
 
 def test_a_policy_of_the_user_that_came_or_went_is_drift() -> None:
-    assert "'team' applies since" in one_state(survey(TEAM, our_policy()))[1]
+    assert "'team' would apply to it now" in one_state(survey(TEAM, our_policy()))[1]
     assert "'team' no longer applies" in one_state(survey(our_policy(TEAM)))[1]
     assert (
         "'other' has taken the place of 'team'" in one_state(survey(a_policy("other", expires=9), our_policy(TEAM)))[1]

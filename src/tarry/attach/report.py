@@ -1,0 +1,68 @@
+"""Plans and states as plain data, for `--json` and for tests. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tarry.attach.detach import DetachPlan
+from tarry.attach.listing import Attachment
+from tarry.attach.plan import AttachPlan
+from tarry.attach.remarks import Level
+from tarry.topology.policies import BrokerPolicy
+
+
+def status(plan: AttachPlan, *, dry_run: bool) -> str:
+    if plan.refused:
+        return "refused"
+    if plan.nothing_to_do:
+        return "unchanged"
+    return "planned" if dry_run else "attached"
+
+
+def attach_report(plan: AttachPlan, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "name": plan.destination.name,
+        "kind": plan.destination.kind,
+        "status": status(plan, dry_run=dry_run),
+        "policy": policy_report(plan.policy) if plan.policy else None,
+        "policy_changes": plan.policy_changes,
+        "queues": [{"name": queue.name, "arguments": queue.arguments.as_dict()} for queue in plan.missing.queues],
+        "bindings": [
+            {"source": found.source, "key": found.key, "destination": found.destination, "to": found.destination_type}
+            for found in plan.missing.bindings
+        ],
+        "refusals": plan.texts(Level.REFUSAL),
+        "warnings": plan.texts(Level.WARNING),
+        "notes": plan.texts(Level.NOTE),
+    }
+
+
+def policy_report(policy: BrokerPolicy) -> dict[str, Any]:
+    """As the management API takes and gives it."""
+    return {
+        "name": policy.name,
+        "pattern": policy.pattern,
+        "apply-to": policy.apply_to,
+        "priority": policy.priority,
+        "definition": dict(policy.definition),
+    }
+
+
+def state_report(found: Attachment) -> dict[str, Any]:
+    return {
+        "name": found.destination.name,
+        "kind": found.destination.kind,
+        "state": str(found.state),
+        "detail": found.detail,
+        "merged_with": found.base,
+    }
+
+
+def detach_report(plan: DetachPlan, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "name": plan.destination.name,
+        "kind": plan.destination.kind,
+        "status": "unchanged" if plan.nothing_to_do else "planned" if dry_run else "detached",
+        "removed": [" ".join(part.split()) for part in plan.parts],
+        "kept": list(plan.kept),
+    }

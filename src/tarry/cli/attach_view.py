@@ -1,0 +1,72 @@
+"""How `tarry attach` and `tarry detach` look on a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from tarry.attach.detach import DetachPlan
+from tarry.attach.listing import Attachment, State
+from tarry.attach.plan import AttachPlan
+from tarry.attach.remarks import Level
+from tarry.attach.report import policy_report, status
+from tarry.cli.output import line, note, print_table, table
+
+MARKS = {"attached": ("✔", "green"), "unchanged": ("=", "dim"), "planned": ("+", "yellow"), "refused": ("✘", "red")}
+WORDS = {"unchanged": "attached already, nothing to change", "planned": "would be attached"}
+REMARKS = ((Level.REFUSAL, "why:", "red"), (Level.WARNING, "warning:", "yellow"), (Level.NOTE, "note:", "dim"))
+STATES = {State.OK: "green", State.DRIFTED: "yellow"}
+
+
+def show_plan(plan: AttachPlan, *, dry_run: bool) -> None:
+    outcome = status(plan, dry_run=dry_run)
+    line(f"{plan.destination.kind} {plan.destination.name}: {WORDS.get(outcome, outcome)}", *MARKS[outcome])
+    for text in _changes(plan, in_full=dry_run):
+        line(f"    {text}")
+    for level, word, style in REMARKS:
+        for text in plan.texts(level):
+            line(text, f"    {word}", style)
+
+
+def _changes(plan: AttachPlan, *, in_full: bool) -> list[str]:
+    """In full, a reader can check the policy word by word and set it by other means."""
+    found = [
+        f"queue   {queue.name}{f' {_compact(queue.arguments.as_dict())}' if in_full else ''}"
+        for queue in plan.missing.queues
+    ]
+    found += [f"binding {binding}" for binding in plan.missing.bindings]
+    if plan.policy is not None and plan.policy_changes:
+        about = policy_report(plan.policy) if in_full else dict(plan.policy.definition)
+        found.append(f"policy  {'' if in_full else f'{plan.policy.name} '}{_compact(about)}")
+    return found
+
+
+def _compact(data: dict[str, Any]) -> str:
+    return json.dumps(data, ensure_ascii=False)
+
+
+def show_attachments(found: Sequence[Attachment]) -> None:
+    if not found:
+        note("Nothing is attached. `tarry attach <queue>` routes a queue's rejects into tarry.")
+        return
+    shown = table("Attached", "kind", "name", "state", "merged with policy", "detail")
+    for one in found:
+        state = Text(str(one.state), style=STATES.get(one.state, "red"))
+        shown.add_row(one.destination.kind, Text(one.destination.name), state, Text(one.base or ""), Text(one.detail))
+    print_table(shown)
+
+
+def show_detached(plan: DetachPlan, *, dry_run: bool) -> None:
+    name = f"{plan.destination.kind} {plan.destination.name}"
+    if plan.nothing_to_do:
+        line(f"{name}: was not attached", "=", "dim")
+        return
+    words = ("would be detached", "+", "yellow") if dry_run else ("detached", "✔", "green")
+    line(f"{name}: {words[0]}", *words[1:])
+    for part in plan.parts:
+        line(f"    {part}")
+    for text in plan.kept:
+        line(text, "    kept:", "yellow")

@@ -1,0 +1,158 @@
+"""What the topology commands print: each answer once as data for --json, once as lines or tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tarry.cli.output import line, print_table, table
+from tarry.core.durations import format_duration
+from tarry.topology.explain import counted, explain_conflict, explain_details, way_to_migrate
+from tarry.topology.findings import Finding
+from tarry.topology.model import Topology
+from tarry.topology.objects import Binding, Blueprint
+from tarry.topology.plan import Plan
+from tarry.topology.steps import review_step, steps
+
+Json = dict[str, Any]
+MOST_LINES = 12
+"""Of each kind in a plan; a first apply would fill several screens."""
+
+
+def blueprint_json(parts: Blueprint) -> Json:
+    return {
+        "exchanges": [{"name": part.name, **part.properties()} for part in parts.exchanges],
+        "queues": [{"name": part.name, **part.properties()} for part in parts.queues],
+        "bindings": [_binding_json(binding) for binding in parts.bindings],
+    }
+
+
+def plan_json(topology: Topology, plan: Plan, depths: Mapping[str, int]) -> Json:
+    names = topology.broker_names
+    return {
+        "missing": blueprint_json(plan.missing),
+        "different": [
+            {
+                "kind": difference.wanted.kind,
+                "name": difference.wanted.name,
+                "details": {
+                    key: {"live": live, "wanted": wanted} for key, (live, wanted) in difference.details.items()
+                },
+                "messages": difference.messages,
+                "migrate": way_to_migrate(names, difference),
+            }
+            for difference in plan.different
+        ],
+        "conflicts": [
+            {"wanted": _binding_json(conflict.wanted), "live": _binding_json(conflict.live)}
+            for conflict in plan.conflicts
+        ],
+        "left_over": [
+            {"kind": part.kind, "name": part.name, "messages": depths.get(part.name, 0)} for part in plan.left_over
+        ],
+    }
+
+
+def print_plan(topology: Topology, plan: Plan, depths: Mapping[str, int]) -> None:
+    missing = plan.missing
+    for kind, names in (
+        ("exchange", [exchange.name for exchange in missing.exchanges]),
+        ("queue", [queue.name for queue in missing.queues]),
+        ("binding", [str(binding) for binding in missing.bindings]),
+    ):
+        _print_missing(kind, names)
+    for difference in plan.different:
+        line(f"{difference.wanted.kind} {difference.wanted.name}: {explain_details(difference)}", "~", "bold yellow")
+        line(f"to migrate: {way_to_migrate(topology.broker_names, difference)}", " ")
+    for conflict in plan.conflicts:
+        line(explain_conflict(conflict), "!", "bold red")
+    for part in plan.left_over:
+        line(f"{part.kind} {part.name}: left over, {counted(depths.get(part.name, 0), 'message')}", "-", "bold magenta")
+    line(plan_summary(plan))
+
+
+def plan_summary(plan: Plan) -> str:
+    if plan.nothing_to_do:
+        return "Nothing to do: the broker matches the topology."
+    parts = [
+        (len(plan.missing), "to declare (tarry topology apply)"),
+        (len(plan.different) + len(plan.conflicts), "different (see above)"),
+        (len(plan.left_over), "left over (tarry topology drain, prune)"),
+    ]
+    return ", ".join(f"{number} {what}" for number, what in parts if number) + "."
+
+
+def _print_missing(kind: str, names: list[str]) -> None:
+    for name in names[:MOST_LINES]:
+        line(f"{kind} {name}", "+", "bold green")
+    if len(names) > MOST_LINES:
+        line(f"and {counted(len(names) - MOST_LINES, f'more {kind}')} (--json lists them all)", "+", "bold green")
+
+
+def finding_json(finding: Finding) -> Json:
+    return {
+        "level": finding.level,
+        "check": finding.check,
+        "things": list(finding.things),
+        "problem": finding.problem,
+        "mend": finding.mend,
+    }
+
+
+def print_findings(findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        mark, style = ("✗", "bold red") if finding.level == "wrong" else ("·", "dim")
+        line(f"{finding.subject}: {finding.problem} → {finding.mend}", mark, style)
+
+
+def show_json(topology: Topology, depths: Mapping[str, int] | None) -> Json:
+    return {
+        "steps": [
+            {
+                "exchange": step.exchange,
+                "key": step.key,
+                "queue": step.queue,
+                "waits": step.waits,
+                "otherwise": step.otherwise,
+                "meaning": step.meaning,
+                "queues": [
+                    {"name": name, "messages": None if depths is None else depths.get(name)} for name in step.queues
+                ],
+            }
+            for step in (*steps(topology), review_step(topology))
+        ]
+    }
+
+
+def print_show(topology: Topology, depths: Mapping[str, int] | None) -> None:
+    """The way step by step, then the policy tiers one by one."""
+    way = table("The way of a message", "exchange", "key", "queue", "waits", "messages", "else", right=("messages",))
+    for step in (*steps(topology), review_step(topology)):
+        depth = _depth({*step.queues, *_like(step.queue, depths)}, depths) if step.after != "home" else ""
+        way.add_row(step.exchange, step.key or "every message", step.queue, step.waits, depth, step.otherwise)
+    print_table(way)
+    names = topology.broker_names
+    tiers = table("Tiers", "queue", "waits", "messages", "policies", right=("messages",))
+    for ms in sorted(topology.rules.tiers):
+        users = [policy.name for policy in topology.rules.policies if ms in policy.tiers()]
+        tiers.add_row(names.tier(ms), format_duration(ms), _depth((names.tier(ms),), depths), ", ".join(users))
+    print_table(tiers)
+
+
+def _like(pattern: str, depths: Mapping[str, int] | None) -> tuple[str, ...]:
+    """Relays and held queues are many; `retry.held.<queue>` stands for them all."""
+    stem, sign, _ = pattern.partition("<")
+    return tuple(name for name in depths or () if sign and name.startswith(stem))
+
+
+def _depth(names: Iterable[str], depths: Mapping[str, int] | None) -> str:
+    return "" if depths is None else f"{sum(depths.get(name, 0) for name in names):,}"
+
+
+def _binding_json(binding: Binding) -> Json:
+    return {
+        "source": binding.source,
+        "key": binding.key,
+        "destination": binding.destination,
+        "destination_type": binding.destination_type,
+    }

@@ -1,0 +1,71 @@
+"""Files of the repository that are made from the code: `make generate` writes them, `make check` proves them fresh."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import typer
+
+from tarry.topology.definitions import definitions_text
+from tarry.topology.load import load
+from tarry.topology.schema import schema_text
+
+ROOT = Path(__file__).parents[2]
+CONTRACT = ROOT / "src" / "tarry" / "contract"
+
+
+def files() -> Iterator[tuple[Path, Callable[[], str]]]:
+    """Every generated file, with what makes its text."""
+    topology = load(ROOT / "topology")
+    yield ROOT / "definitions.json", lambda: definitions_text(topology)
+    yield ROOT / "topology" / "schema.json", schema_text
+    yield ROOT / "docs" / "cli.md", command_reference
+    for name in ("retry_pb2.py", "retry_pb2.pyi"):
+        yield CONTRACT / name, partial(contract_code, name)
+
+
+def command_reference() -> str:
+    """docs/cli.md, from the commands' own help."""
+    from typer.cli import get_docs_for_click  # noqa: PLC0415 - only here, and it is slow to import
+
+    from tarry.cli.main import app  # noqa: PLC0415 - the commands import nearly everything
+
+    command = typer.main.get_command(app)
+    text = get_docs_for_click(obj=command, ctx=typer.Context(command, info_name="tarry"), name="tarry")
+    return re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE).strip() + "\n"
+
+
+def contract_code(name: str) -> str:
+    """One of the files that protoc makes of the contract."""
+    from grpc_tools import protoc  # noqa: PLC0415 - a tool of developers, not of the service
+
+    with tempfile.TemporaryDirectory() as folder:
+        plugin = f"--plugin=protoc-gen-mypy={Path(sys.executable).with_name('protoc-gen-mypy')}"
+        outputs = [f"--python_out={folder}", f"--mypy_out=quiet:{folder}"]
+        if protoc.main(["protoc", plugin, f"-I{CONTRACT}", *outputs, "retry.proto"]):
+            raise SystemExit("protoc failed on retry.proto")
+        return (Path(folder) / name).read_text(encoding="utf-8")
+
+
+def main(check: bool) -> int:
+    """With `--check` nothing is written; exit 1 if something would change."""
+    stale = []
+    for path, make in files():
+        text = make()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            stale.append(path.relative_to(ROOT))
+            if not check:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+    for path in stale:
+        sys.stderr.write(f"{path}: {'stale; run `make generate`' if check else 'written'}\n")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.spaces import Vhost
+from tests.integration.attach.world import World, a_world
+
+
+@pytest.fixture
+def world(vhost: Vhost) -> Iterator[World]:
+    with a_world(vhost.amqp_url, vhost.management_url) as made:
+        yield made

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from tarry.cli.attach import register
+from tarry.cli.output import Commands
+from tests.harness.spaces import Vhost
+from tests.integration.attach.world import World, a_world
+
+Run = Callable[..., Result]
+
+
+def runner(folder: Path, amqp_url: str, management_url: str) -> Run:
+    (folder / "tarry.toml").write_text("[ladder]\nlevels = 2\n")
+    (folder / "policies").mkdir()
+    (folder / "policies" / "all.toml").write_text(
+        '[[policy]]\nname = "default"\nschedule = ["1s"]\nmax_retries = 1\n'
+    )
+    app = typer.Typer(cls=Commands)
+    register(app)
+    environment = {
+        "RABBITMQ_URL": amqp_url,
+        "RABBITMQ_MANAGEMENT_URL": management_url,
+        "TARRY_TOPOLOGY": str(folder),
+    }
+    return lambda *arguments: CliRunner().invoke(app, list(arguments), env=environment)
+
+
+@pytest.fixture
+def tarry(tmp_path: Path, world: World, vhost: Vhost) -> Run:
+    return runner(tmp_path, vhost.amqp_url, vhost.management_url)
+
+
+def test_a_dry_run_shows_the_exact_policy_and_changes_nothing(world: World, tarry: Run) -> None:
+    world.declare("orders")
+    before = world.everything()
+    shown = tarry("attach", "orders", "--dry-run")
+    assert shown.exit_code == 0
+    assert world.everything() == before
+    (planned,) = json.loads(tarry("attach", "orders", "--dry-run", "--json").stdout)
+    assert planned["status"] == "planned"
+    assert json.dumps(planned["policy"]) in shown.stdout
+    assert "binding retry.deliver ─~to:orders▶ queue orders" in shown.stdout
+
+    done = json.loads(tarry("attach", "orders", "--json").stdout)
+
+    assert done == [planned | {"status": "attached"}]
+    live = {policy["name"]: policy for policy in world.management.policies()}["tarry.orders"]
+    assert {key: live[key] for key in planned["policy"]} == planned["policy"]
+
+
+def test_a_glob_spares_tarrys_own_queues(world: World, tarry: Run) -> None:
+    for name in ("orders.a", "orders.b", "mail"):
+        world.declare(name, "classic")
+    assert tarry("attach", "orders.*").exit_code == 0
+    assert sorted(world.states()) == ["orders.a", "orders.b"]
+    assert tarry("attach", "*").exit_code == 0
+    assert sorted(world.states()) == ["mail", "orders.a", "orders.b"]
+
+
+def test_a_refusal_is_exit_code_1_and_says_why(world: World, tarry: Run) -> None:
+    world.declare("orders", x_dead_letter_exchange="elsewhere")
+    refused = tarry("attach", "orders")
+    assert refused.exit_code == 1
+    assert "x-dead-letter-exchange='elsewhere' beats any policy" in refused.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["attach"], "at least one QUEUE"),
+        (["detach"], "at least one QUEUE"),
+        (["attach", "nothing.*"], "No queue matches 'nothing.*'"),
+        (["attach", "x", "--consumer-timeout", "30"], "use ms, s, m, h or d"),
+    ],
+)
+def test_a_mistake_is_exit_code_2(tarry: Run, arguments: list[str], words: str) -> None:
+    mistaken = tarry(*arguments)
+    assert mistaken.exit_code == 2
+    assert words in mistaken.stderr
+
+
+def test_the_list_is_exit_code_1_when_something_has_drifted(world: World, tarry: Run) -> None:
+    assert "Nothing is attached" in tarry("attach", "--list").stderr
+    world.declare("orders")
+    tarry("attach", "orders")
+    assert tarry("attach", "--list").exit_code == 0
+    world.policy("team", "^orders$", max_length=5)
+    drifted = tarry("attach", "--list")
+    assert drifted.exit_code == 1
+    assert "your policy 'team' would apply to it now" in drifted.stdout
+    (state,) = json.loads(tarry("attach", "--list", "--json").stdout)
+    assert (state["name"], state["kind"], state["state"]) == ("orders", "queue", "drifted")
+
+
+def test_detach_says_what_it_took_back(world: World, tarry: Run) -> None:
+    world.declare("orders")
+    tarry("attach", "orders")
+    planned = tarry("detach", "orders", "--dry-run")
+    assert "would be detached" in planned.stdout
+    assert "orders" in world.states()
+    (done,) = json.loads(tarry("detach", "orders", "--json").stdout)
+    assert (done["status"], done["kept"]) == ("detached", [])
+    assert "policy tarry.orders" in done["removed"]
+    assert world.states() == {}
+    assert "was not attached" in tarry("detach", "orders").stdout
+
+
+def test_a_vhost_that_needs_escaping_works(vhost: Vhost, tmp_path: Path) -> None:
+    name = f"a/b c%{secrets.token_hex(4)}"
+    path = quote(name, safe="")
+    user = urlsplit(vhost.management_url).username
+    vhost.api(f"vhosts/{path}", method="PUT", body={})
+    try:
+        rights = {"configure": ".*", "write": ".*", "read": ".*"}
+        vhost.api(f"permissions/{path}/{user}", method="PUT", body=rights)
+        url = urlsplit(vhost.amqp_url)._replace(path=f"/{path}").geturl()
+        with a_world(url, vhost.management_url) as world:
+            world.declare("a b/c%")
+            assert runner(tmp_path, url, vhost.management_url)("attach", "a b/c%").exit_code == 0
+            world.publish("a b/c%")
+            world.reject("a b/c%")
+            world.take("retry.scheduled")
+    finally:
+        vhost.api(f"vhosts/{path}", method="DELETE")

@@ -1,0 +1,61 @@
+"""How the broker weighs a policy against an argument; tests/integration/topology proves the same on real brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tarry.topology.objects import Arguments, Exchange, Queue
+from tarry.topology.policies import BrokerPolicy, overridden, policy_for
+
+TIER = Queue("retry.delay.8s", Arguments.of(x_queue_type="quorum", x_message_ttl=8_000, x_overflow="reject-publish"))
+CLASSIC = Queue("orders", Arguments.of(x_queue_type="classic"))
+
+
+def policy(name: str = "p", pattern: str = ".*", **about: object) -> BrokerPolicy:
+    return BrokerPolicy.read({"name": name, "pattern": pattern, "apply-to": "queues", "definition": {}} | about)
+
+
+def test_the_highest_priority_that_matches_is_the_only_one_that_counts() -> None:
+    policies = [policy("low", priority=1), policy("high", priority=9), policy("other", "^orders", priority=99)]
+
+    assert policy_for(TIER, policies) == policies[1]
+
+
+@pytest.mark.parametrize(
+    ("apply_to", "queue", "exchange"),
+    [
+        ("all", True, True),
+        ("queues", True, False),
+        ("quorum_queues", True, False),
+        ("classic_queues", False, False),
+        ("streams", False, False),
+        ("exchanges", False, True),
+    ],
+)
+def test_a_policy_is_for_some_kinds_of_things(apply_to: str, queue: bool, exchange: bool) -> None:  # noqa: FBT001 - a table
+    found = policy(**{"apply-to": apply_to})
+
+    assert found.fits(TIER) is queue
+    assert found.fits(Exchange("retry.delay", "direct")) is exchange
+
+
+def test_one_key_that_a_queue_type_does_not_know_makes_the_whole_policy_void_for_it() -> None:
+    classic_only = policy(definition={"message-ttl": 5, "ha-mode": "all"}, priority=9)
+    quorum_only = policy(definition={"message-ttl": 5, "delivery-limit": 3}, priority=9)
+
+    assert not classic_only.fits(TIER)
+    assert classic_only.fits(CLASSIC)
+    assert quorum_only.fits(TIER)
+    assert not quorum_only.fits(CLASSIC)
+
+
+def test_of_a_limit_the_lower_value_counts_and_of_all_else_the_argument() -> None:
+    shorter = policy(definition={"message-ttl": 300, "overflow": "drop-head", "max-length": 5})
+    longer = policy(definition={"message-ttl": 9_000})
+
+    assert overridden(TIER, shorter) == {"max-length": (None, 5), "message-ttl": (8_000, 300)}
+    assert overridden(TIER, longer) == {}
+
+
+def test_a_pattern_that_python_cannot_read_is_taken_to_fit_so_that_it_is_seen() -> None:
+    assert policy(pattern=r"(?|a)").fits(TIER)
