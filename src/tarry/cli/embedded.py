@@ -39,7 +39,8 @@ def up(
     ] = False,
 ) -> None:
     """Run a broker and PostgreSQL until interrupted, and print their addresses."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # both, as a shell has its background jobs ignore the first
+        signal.signal(number, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
         server = None
         if postgres:

@@ -1,0 +1,29 @@
+# The service as a small image: only what runs, as a user who owns nothing.
+
+FROM python:3.13-slim AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1
+WORKDIR /build
+
+# The lock also pins the tools of development. pip would install all of it; uv takes it as a list of allowed hashes and
+# installs what the package itself needs. uv comes from the same list.
+COPY requirements.lock pyproject.toml ./
+RUN sed -n '/^uv==/,/[^\\]$/p' requirements.lock > uv.lock \
+    && pip install --require-hashes --requirement uv.lock \
+    && uv venv /opt/tarry \
+    && uv pip install --python /opt/tarry --require-hashes --constraint requirements.lock --requirement pyproject.toml \
+    && uv pip install --system --require-hashes --constraint requirements.lock hatchling
+
+COPY . .
+RUN python -m hatchling build --target wheel \
+    && uv pip install --python /opt/tarry --no-deps dist/*.whl
+
+
+FROM python:3.13-slim
+RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin tarry
+COPY --from=build /opt/tarry /opt/tarry
+ENV PATH=/opt/tarry/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /
+EXPOSE 8086
+ENTRYPOINT ["tarry"]
+CMD ["serve"]
