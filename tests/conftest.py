@@ -8,6 +8,8 @@ BROKER=3.10|4.3|all|any says which brokers every test of a broker runs on.
 from __future__ import annotations
 
 import contextlib
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -67,7 +69,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "series" in metafunc.fixturenames and (chosen := wanted_series()) != [None]:
+    own = any("series" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "series" in metafunc.fixturenames and not own and (chosen := wanted_series()) != [None]:
         metafunc.parametrize("series", chosen, scope="session")
 
 
@@ -91,7 +94,7 @@ def broker(services: Services, series: str | None) -> SharedBroker:
     try:
         facts = services.broker(series)
     except MissingBrokerError as problem:
-        missing(str(problem))
+        missing(str(problem), series)
     return SharedBroker(facts.version, facts.source, facts.amqp_url, facts.management_url, series, services)
 
 
@@ -130,7 +133,7 @@ def private_broker(series: str | None) -> Iterator[Callable[..., embedded.Broker
             try:
                 return stack.enter_context(embedded.broker(series, extra_config=extra_config, given=False))
             except NoBrokerError as problem:
-                missing(str(problem))
+                missing(str(problem), series)
 
         yield start
 
@@ -151,5 +154,13 @@ def cluster(series: str | None) -> Iterator[embedded.EmbeddedCluster]:
         try:
             nodes = stack.enter_context(embedded.cluster(3, series))
         except NoBrokerError as problem:
-            missing(str(problem))
+            missing(str(problem), series)
         yield nodes
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """For data of PostgreSQL, which runs as another user when we are root: pytest's own folders are closed to it."""
+    with tempfile.TemporaryDirectory(prefix="tarry-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)

@@ -98,8 +98,11 @@ class RunServices:
         return server.dsn()
 
     def used(self) -> list[str]:
+        """One line for each broker, for people to read."""
         return [
-            f"{series or 'any'}: {node}" if isinstance(node, Exception) else f"RabbitMQ {node.version}: {node.source}"
+            f"RabbitMQ {series or ''}: {str(node).splitlines()[0]}"
+            if isinstance(node, Exception)
+            else f"RabbitMQ {node.version}: {node.source}"
             for series, node in self._brokers.items()
         ]
 

@@ -38,6 +38,8 @@ class DetachPlan:
     relay: str | None
     relay_bindings: tuple[Binding, ...]
     home: Binding | None
+    stuck: int = 0
+    """Rejects that would go with the policy: without at-least-once the broker drops what is in the buffer."""
     kept: tuple[str, ...] = ()
 
     @property
@@ -66,6 +68,7 @@ def plan_detach(survey: Survey, destination: Destination) -> DetachPlan:
         relay=next((queue.name for queue in wanted.queues if queue.name in live.queues), None),
         relay_bindings=tuple(found for found in wanted.bindings if found != home and found in live.bindings),
         home=home if home in live.bindings else None,
+        stuck=survey.queues[destination.name].stuck if policy and destination.name in survey.queues else 0,
     )
 
 
@@ -90,7 +93,8 @@ def detach(
 ) -> list[DetachPlan]:
     """Does it and returns what was done; `force` takes the way home away although messages may still need it."""
     management = Management(address)
-    plans = detach_plans(read_survey(management, topology.broker_names), queues, exchanges)
+    found = detach_plans(read_survey(management, topology.broker_names), queues, exchanges)
+    plans = [plan if force else wait_for_rejects(plan) for plan in found]
     for plan in plans:
         if plan.policy:
             remove_policy(management, plan.policy)
@@ -102,6 +106,17 @@ def detach(
             open_channel.connection.sleep(SETTLING_SECONDS)
         depths = read_survey(management, topology.broker_names).live.depths
         return [_finish(open_channel, topology.broker_names, plan, depths, force=force) for plan in plans]
+
+
+def wait_for_rejects(plan: DetachPlan) -> DetachPlan:
+    """Nothing is taken back while rejects wait in the queue's buffer; the way home is needed for them as well."""
+    if not plan.stuck:
+        return plan
+    why = (
+        f"all of it: {plan.stuck} rejects wait in the queue for tarry to take them and would go with its policy; "
+        "stop the worker and detach again when they are through, or use --force"
+    )
+    return DetachPlan(plan.destination, None, None, (), None, plan.stuck, (why,))
 
 
 def remove_policy(management: Management, name: str) -> None:

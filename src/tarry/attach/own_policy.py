@@ -86,3 +86,14 @@ def queue_of(policy: BrokerPolicy) -> str:
 def apply_to(queue_type: str, version: tuple[int, ...]) -> str:
     """Restricted to the queue's type where the broker can: a queue declared anew as another type must not get it."""
     return f"{queue_type}_queues" if version >= (3, 12) else "queues"
+
+
+def is_readable(pattern: str) -> bool:
+    """Whether Python reads a pattern as the broker does: PCRE knows a little more, such as [[:alpha:]]."""
+    if "[:" in pattern:
+        return False
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return True

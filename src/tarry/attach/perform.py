@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from tarry.attach.exchanges import plan_exchange
 from tarry.attach.listing import State, attachment
-from tarry.attach.merge import Options
-from tarry.attach.plan import AttachPlan, plan_queue
+from tarry.attach.merge import STRATEGY, Options
+from tarry.attach.plan import AttachPlan, live_policy, plan_queue
 from tarry.attach.probe import Twin, prove, sweep
 from tarry.attach.select import select
 from tarry.attach.survey import Survey, read_survey, require_topology
@@ -50,6 +50,8 @@ def attach(topology: Topology, address: Address, request: Request) -> list[Attac
     survey = read_survey(management, topology.broker_names)
     plans = make_plans(topology, survey, request)
     able = [plan for plan in plans if not plan.refused]
+    for plan in able:
+        _spare_the_buffer(survey, plan)
     if able:
         sweep(management, survey.policies)
         with channel(address, "attach", deploy_rights(topology)) as open_channel:
@@ -80,6 +82,18 @@ def set_policy(management: Management, policy: BrokerPolicy) -> None:
         priority=policy.priority,
         apply_to=policy.apply_to,
     )
+
+
+def _spare_the_buffer(survey: Survey, plan: AttachPlan) -> None:
+    """A change away from at-least-once makes the broker drop the rejects that wait in the queue's buffer."""
+    before = live_policy(survey, plan.destination.name)
+    if plan.queue is None or plan.policy is None or before is None or not plan.queue.stuck:
+        return
+    if STRATEGY in before.definition and STRATEGY not in plan.policy.definition:
+        raise BrokerError(
+            f"queue {plan.queue.name}: {plan.queue.stuck} rejects wait in it for tarry to take them and would be "
+            "dropped by this change of its policy: nothing was changed. Attach again when they are through."
+        )
 
 
 def _look_again(management: Management, before: Survey, plans: Iterable[AttachPlan]) -> None:

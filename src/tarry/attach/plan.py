@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tarry.attach import settings
 from tarry.attach.merge import Merged, Options, Situation, merge
-from tarry.attach.own_policy import Record, apply_to, belongs_to, is_own, pattern_for, policy_name
+from tarry.attach.own_policy import Record, apply_to, belongs_to, is_own, is_readable, pattern_for, policy_name
 from tarry.attach.remarks import Level, Remark, refusal, warning
 from tarry.attach.survey import Survey, UserQueue
 from tarry.core.names import Destination
@@ -77,9 +77,12 @@ def users_policy(survey: Survey, queue: UserQueue) -> BrokerPolicy | None:
     others = {policy.name: policy for policy in survey.policies if not is_own(policy)}
     if queue.policy in others:
         return others[queue.policy]
-    strongest = policy_for(queue.as_queue(), others.values())
     record = record_of(live_policy(survey, queue.name))
     before = others.get(record.base or "") if record else None
+    # A pattern that Python cannot read would be taken to fit; only the broker's word, then or now, makes it count.
+    strongest = policy_for(
+        queue.as_queue(), (one for one in others.values() if one is before or is_readable(one.pattern))
+    )
     if before is not None and strongest is not None and before.priority == strongest.priority:
         return before  # of two equals, the one that the broker chose when it was attached
     return strongest

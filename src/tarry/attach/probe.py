@@ -108,7 +108,8 @@ def _declared(channel: BlockingChannel, name: str, names: Names, twin: Twin) -> 
     """The twin, and an exchange of the same name with a queue that only we can see. Yields that queue's name."""
     own = {key: name if (key, value) == (f"x-{DLX}", names.intake) else value for key, value in twin.arguments}
     channel.exchange_declare(name, "fanout", auto_delete=True)
-    spy = str(channel.queue_declare("", exclusive=True).method.queue)
+    spy = f"{name}.spy"  # a name of ours: a user whose rights end at tarry's prefix may declare it
+    channel.queue_declare(spy, exclusive=True)
     channel.queue_bind(spy, name)
     channel.queue_declare(name, durable=True, arguments={**own, "x-queue-type": twin.type, "x-expires": TWIN_LIVES_MS})
     try:

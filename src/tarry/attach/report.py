@@ -58,11 +58,19 @@ def state_report(found: Attachment) -> dict[str, Any]:
     }
 
 
+def detach_status(plan: DetachPlan, *, dry_run: bool) -> str:
+    if plan.nothing_to_do:
+        return "unchanged"
+    if not plan.parts:
+        return "refused"
+    return "planned" if dry_run else "detached"
+
+
 def detach_report(plan: DetachPlan, *, dry_run: bool) -> dict[str, Any]:
     return {
         "name": plan.destination.name,
         "kind": plan.destination.kind,
-        "status": "unchanged" if plan.nothing_to_do else "planned" if dry_run else "detached",
+        "status": detach_status(plan, dry_run=dry_run),
         "removed": [" ".join(part.split()) for part in plan.parts],
         "kept": list(plan.kept),
     }

@@ -26,6 +26,8 @@ class UserQueue:
     arguments: Mapping[str, Any]
     policy: str | None
     """The policy that the broker says it applies right now."""
+    stuck: int = 0
+    """Rejects in its dead-letter buffer, some seconds ago: they have left the queue and are nowhere else yet."""
 
     @classmethod
     def read(cls, about: Mapping[str, Any]) -> UserQueue:
@@ -37,6 +39,7 @@ class UserQueue:
             exclusive=bool(about.get("exclusive")),
             arguments=about["arguments"],
             policy=about.get("policy") or None,
+            stuck=_stuck(about),
         )
 
     def argument(self, key: str) -> Any:
@@ -46,6 +49,12 @@ class UserQueue:
     def as_queue(self) -> Queue:
         """In the form that broker policies are matched against."""
         return Queue(self.name, Arguments((("x-queue-type", self.type),)), durable=self.durable)
+
+
+def _stuck(about: Mapping[str, Any]) -> int:
+    """A queue's total counts them, its two parts do not."""
+    total, ready, unacked = (about.get(key) or 0 for key in ("messages", "messages_ready", "messages_unacknowledged"))
+    return max(0, int(total) - int(ready) - int(unacked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +89,10 @@ def read_survey(management: Management, names: Names) -> Survey:
 def require_topology(survey: Survey) -> None:
     """Attaching to an intake that leads nowhere would lose every reject."""
     names, live = survey.names, survey.live
-    missing = [f"exchange {name}" for name in (names.intake, names.relay, names.deliver) if name not in live.exchanges]
-    if Binding(names.intake, "", names.scheduled) not in live.bindings:
-        missing.append(f"the binding from {names.intake} to {names.scheduled}")
+    on_the_way = (names.intake, names.relay, names.held_gate, names.arrive, names.deliver)
+    missing = [f"exchange {name}" for name in on_the_way if name not in live.exchanges]
+    bindings = (Binding(names.intake, "", names.scheduled), Binding(names.arrive, "", names.deliver, "exchange"))
+    missing += [f"binding {binding}" for binding in bindings if binding not in live.bindings]
     if missing:
         raise TopologyMismatchError(
             f"This vhost lacks {', '.join(missing)}: run `tarry topology apply` first, then attach again."

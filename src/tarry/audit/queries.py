@@ -1,4 +1,4 @@
-"""The named queries of sql/queries.sql."""
+"""The named queries of the files in sql/."""
 
 from __future__ import annotations
 
@@ -17,5 +17,9 @@ def query(name: str) -> bytes:
 
 @cache
 def _all() -> dict[str, str]:
-    parts = _NAME.split((files("tarry.audit") / "sql" / "queries.sql").read_text(encoding="utf-8"))
-    return {name: text.strip().rstrip(";") for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+    found: dict[str, str] = {}
+    for file in (files("tarry.audit") / "sql").iterdir():
+        if file.name.endswith(".sql"):
+            parts = _NAME.split(file.read_text(encoding="utf-8"))
+            found |= {name: text.strip().rstrip(";") for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+    return found

@@ -68,25 +68,52 @@ class Return:
     due_ms: int
     at_ms: int
     redelivered: bool
+    tier: str = ""
+    """The policy tier it waited in, or the ladder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How the books stand. Each scheduled round must have returned or still be waiting; the rest is lost."""
+    """How the books stand. Every round that was ever asked for has exactly one fate; an overdue one has none yet."""
 
     retries: int
     scheduled: int
+    """Rounds that the broker confirmed into a tier, whatever became of them."""
     returned: int
     in_review: int
     waiting: int
     claimed: int
     unroutable: int
     duplicates: int
+    """Requests that were the same again."""
     overdue: int
+    """Of those that wait: due longer ago than the grace, and not seen to return."""
+    cancelled: int = 0
+    held: int = 0
+    discarded: int = 0
+    unseen: int = 0
+    """Returned for sure, since a later round began, but not seen by the tap."""
+    recovered: int = 0
+    """Of all rounds: sent again by `tarry audit recover`."""
+    twice: int = 0
+    """Copies that passed the tap a second time: somebody was given a message twice."""
+    rounds: int = 0
+
+    @property
+    def requests(self) -> int:
+        """Every request seen."""
+        return self.rounds + self.duplicates
+
+    @property
+    def accounted(self) -> int:
+        """All the fates together."""
+        settled = self.returned + self.unseen + self.in_review + self.cancelled + self.discarded
+        return settled + self.waiting + self.held + self.claimed + self.unroutable + self.duplicates
 
     @property
     def lost(self) -> int:
-        return max(0, self.scheduled - self.returned - self.waiting - self.unroutable) + self.overdue
+        """As far as the books alone can tell; `verify` asks the broker too."""
+        return max(0, self.requests - self.accounted) + self.overdue
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import psycopg
 
 from tarry.audit.queries import query
 from tarry.audit.records import Balance, Drift
-from tarry.errors import AuditUnavailableError
+from tarry.audit.trouble import explained
 
 GRACE = timedelta(seconds=30)
 """A retry so much past its due moment, and not seen to return, is overdue."""
@@ -46,28 +46,42 @@ class Report:
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
 
-    def balance(self, grace: timedelta = GRACE) -> Balance:
-        return Balance(*self._rows("balance", grace=grace)[0])
+    def balance(self, grace: timedelta = GRACE, *, since: datetime | None = None, queue: str | None = None) -> Balance:
+        return Balance(*self.rows("balance", grace=grace, since=since, queue=queue)[0])
 
     def drift(self) -> Drift:
-        return Drift(*self._rows("drift")[0])
+        return Drift(*self.rows("drift")[0])
 
     def waiting(self, limit: int) -> list[Waiting]:
-        return [Waiting(*row) for row in self._rows("waiting", limit=limit)]
+        return [Waiting(*row) for row in self.rows("waiting", limit=limit)]
 
     def in_review(self, limit: int) -> list[InReview]:
-        return [InReview(*row) for row in self._rows("reviewed", limit=limit)]
+        return [InReview(*row) for row in self.rows("reviewed", limit=limit)]
 
-    def _rows(self, name: str, **parameters: object) -> list[tuple[Any, ...]]:
-        return self._connection.execute(query(name), parameters).fetchall()
+    def rows(self, name: str, /, **parameters: object) -> list[tuple[Any, ...]]:
+        """The answer of one named query."""
+        with _explained():
+            found = self._connection.execute(query(name), parameters)
+            return found.fetchall() if found.description else []
+
+    def change(self, name: str, /, **parameters: object) -> int:
+        """How many rows one named query changed."""
+        with _explained():
+            return self._connection.execute(query(name), parameters).rowcount
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        raise explained(error) from error
 
 
 @contextmanager
 def report(dsn: str) -> Iterator[Report]:
     """A report that sees each question's own moment."""
-    try:
+    with _explained():
         connection = psycopg.connect(dsn, autocommit=True, connect_timeout=5)
-    except psycopg.OperationalError as error:
-        raise AuditUnavailableError(f"Postgres does not answer: {error} Check DATABASE_URL.") from error
     with connection:
         yield Report(connection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -10,16 +11,25 @@ import psycopg
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from tarry.audit.columns import CANCELLED, CLAIM, RECORD, RETURN, columns
+from tarry.audit.fingerprint import fingerprint
 from tarry.audit.queries import query
 from tarry.audit.records import Claim, Granted, Record, Return
+from tarry.audit.trouble import Trouble, explained, unavailable
 from tarry.core.states import Note
-from tarry.errors import AuditError, AuditUnavailableError
 
 T = TypeVar("T")
 Connection = psycopg.AsyncConnection[TupleRow]
 
 LEASE = timedelta(seconds=60)
 """After this long a claim that was never confirmed may be taken over."""
+
+LARGEST_PAYLOAD = 1 << 20
+"""Bytes of a body that is kept unless the settings say otherwise; a larger one cannot be rebuilt."""
+
+_PATIENCE = 5.0
+"""Seconds for one statement, which takes some tens of milliseconds; past it Postgres counts as away. Longer than the
+statement_timeout of our connections, so that a server which is slow but there can say so itself."""
 
 _ATTEMPTS = 3
 """Two routers that claim the same ids may deadlock; Postgres ends one of them, which simply asks again."""
@@ -28,15 +38,24 @@ _ATTEMPTS = 3
 class Store:
     """Opens lazily and heals by itself: the pool reconnects, callers see AuditUnavailableError meanwhile."""
 
-    def __init__(self, dsn: str, actor: str, *, patience: float = 2.0, connections: int = 4) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        actor: str,
+        *,
+        patience: float = 2.0,
+        connections: int = 4,
+        largest_payload: int = LARGEST_PAYLOAD,
+    ) -> None:
         self._actor = actor
+        self._largest = largest_payload
         self._pool = AsyncConnectionPool[Connection](
             dsn,
             min_size=1,
             max_size=connections,
             timeout=patience,
             open=False,
-            check=AsyncConnectionPool.check_connection,
+            configure=_configure,
             kwargs={"autocommit": True, "application_name": f"tarry {actor}", "connect_timeout": 5},
         )
 
@@ -44,96 +63,80 @@ class Store:
         await self._pool.open(wait=False)
 
     async def close(self) -> None:
-        await self._pool.close()
+        await self._pool.close(timeout=1)
 
     async def claim(self, claims: Sequence[Claim]) -> dict[str, Granted]:
         """Those of the claims that are ours now, by retry id; the others are duplicates."""
-        rows = await self._run(lambda connection: _claim(connection, claims, self._actor))
-        return {str(row[0]): Granted(row[1], row[2], row[3]) for row in rows}
+        granted: dict[str, Granted] = {}
+        asked = claims
+        while asked:
+            rows = await self._rows("claim", columns(asked, CLAIM) | {"actor": self._actor, "lease": LEASE})
+            granted |= {str(row[0]): Granted(row[1], row[2], row[3]) for row in rows if not row[4]}
+            # Another router made these very rows in this very moment. Now that they are there, the rules apply.
+            raced = {str(row[0]) for row in rows if row[4]}
+            asked = [claim for claim in asked if claim.retry_id in raced]
+        return granted
 
     async def record(self, records: Sequence[Record]) -> None:
-        await self._execute("record", _columns(records, _RECORD) | {"actor": self._actor})
+        rows = columns(records, RECORD)
+        rows["bodies"] = [None if body is None or len(body) > self._largest else body for body in rows["bodies"]]
+        rows["fingerprints"] = [fingerprint(one.error_type, one.error_reason) for one in records]
+        await self._rows("record", rows | {"actor": self._actor})
 
     async def note(self, notes: Sequence[tuple[str, int]], note: Note, reason: str) -> None:
         ids, rounds = [one for one, _ in notes], [round_ for _, round_ in notes]
         same = [note.value] * len(notes)
-        await self._execute(
-            "note", {"ids": ids, "rounds": rounds, "notes": same, "actor": self._actor, "reason": reason}
-        )
+        await self._rows("note", {"ids": ids, "rounds": rounds, "notes": same, "actor": self._actor, "reason": reason})
 
     async def returned(self, returns: Sequence[Return]) -> None:
-        await self._execute("returned", _columns(returns, _RETURN) | {"actor": self._actor})
+        await self._rows("returned", columns(returns, RETURN) | {"actor": self._actor})
+
+    async def cancelled(self, sightings: Sequence[Return]) -> None:
+        """These rounds were diverted at the cancelled gate."""
+        await self._rows("cancelled", columns(sightings, CANCELLED) | {"actor": self._actor})
+
+    async def strayed(self, found: Sequence[tuple[str, int]]) -> None:
+        """These rounds came to the unroutable queue."""
+        ids, rounds = [one for one, _ in found], [round_ for _, round_ in found]
+        await self._rows("strayed", {"ids": ids, "rounds": rounds, "actor": self._actor})
 
     async def ping(self) -> None:
-        """Raises if Postgres does not answer."""
-        await self._run(lambda connection: connection.execute("select 1"))
+        """Raises if Postgres cannot be written to: one that answers but is full or read-only is of no use."""
+        await self._rows("ping", {})
 
-    async def _execute(self, name: str, parameters: Mapping[str, Any]) -> None:
-        await self._run(lambda connection: connection.execute(query(name), parameters))
+    async def _rows(self, name: str, parameters: Mapping[str, Any]) -> list[TupleRow]:
+        async def ask(connection: Connection) -> list[TupleRow]:
+            cursor = await connection.execute(query(name), parameters)
+            return await cursor.fetchall() if cursor.description else []
+
+        return await self._run(ask)
 
     async def _run(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Gives up after `_PATIENCE`, whatever Postgres or the network between is doing."""
+        running = asyncio.ensure_future(self._insist(work))
+        try:
+            done, _ = await asyncio.wait([running], timeout=_PATIENCE)
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
+        if done:
+            return running.result()
+        # Not awaited: psycopg asks the server to cancel the statement, which takes as long again if nobody answers.
+        running.cancel()
+        raise unavailable(Trouble.UNREACHABLE, f"no word from it for {_PATIENCE:g} seconds.")
+
+    async def _insist(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 async with self._pool.connection() as connection:
                     return await work(connection)
-            except psycopg.errors.DeadlockDetected:
+            except psycopg.errors.DeadlockDetected as error:
                 if attempt == _ATTEMPTS:
-                    raise
-            except (psycopg.OperationalError, PoolTimeout) as error:
-                raise AuditUnavailableError(f"Postgres does not answer: {error}".strip()) from error
-            except psycopg.Error as error:
-                raise AuditError(f"Postgres refused: {error}".strip()) from error
+                    raise explained(error) from error
+            except (psycopg.Error, PoolTimeout) as error:
+                raise explained(error) from error
         raise AssertionError
 
 
-async def _claim(connection: Connection, claims: Sequence[Claim], actor: str) -> list[TupleRow]:
-    cursor = await connection.execute(query("claim"), _columns(claims, _CLAIM) | {"actor": actor, "lease": LEASE})
-    return await cursor.fetchall()
-
-
-def _columns(items: Sequence[object], names: Mapping[str, str]) -> dict[str, Any]:
-    """Rows to arrays: one per parameter of the query."""
-    return {parameter: [getattr(item, attribute) for item in items] for parameter, attribute in names.items()}
-
-
-_CLAIM = {
-    "ids": "retry_id",
-    "rounds": "round",
-    "knows_round": "knows_round",
-    "redelivered": "redelivered",
-    "counts": "retry_count",
-    "queues": "queue",
-    "message_ids": "message_id",
-    "since_ms": "since_ms",
-}
-_RECORD = {
-    "ids": "retry_id",
-    "rounds": "round",
-    "states": "state",
-    "reasons": "reason",
-    "queues": "queue",
-    "exchanges": "exchange",
-    "routing_keys": "routing_key",
-    "message_ids": "message_id",
-    "counts": "retry_count",
-    "most": "max_retries",
-    "policies": "policy",
-    "classes": "error_class",
-    "types": "error_type",
-    "error_reasons": "error_reason",
-    "since_ms": "since_ms",
-    "due_ms": "due_ms",
-    "delay_ms": "delay_ms",
-    "tiers": "tier",
-    "bodies": "body",
-    "properties": "properties",
-}
-_RETURN = {
-    "ids": "retry_id",
-    "rounds": "round",
-    "queues": "queue",
-    "counts": "retry_count",
-    "due_ms": "due_ms",
-    "at_ms": "at_ms",
-    "redelivered": "redelivered",
-}
+async def _configure(connection: Connection) -> None:
+    await connection.execute(query("configure"))

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import structlog
 
-from tarry.audit.records import Return
+from tarry.audit.records import Record, Return
 from tarry.audit.spool import spooled_record
 from tarry.audit.store import Store
 from tarry.contract import headers as h
@@ -21,7 +21,7 @@ from tarry.contract.fields import BadTableError, walk
 from tarry.contract.reading import HeaderReader, RefusalError
 from tarry.contract.request import Delivery
 from tarry.core.names import Names
-from tarry.errors import AuditError
+from tarry.errors import AuditError, AuditUnavailableError
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -36,37 +36,66 @@ class Tap:
 
     store: Store
     names: Names
-    now_ms: Callable[[], int]
-    on_return: Callable[[Return], None] = field(default=lambda _: None)
+    on_returns: Callable[[Sequence[Return]], None] = field(default=lambda _: None)
     trouble: str | None = None
     """Why nothing can be written now, or None."""
 
-    async def handle(self, deliveries: Sequence[Delivery]) -> None:
-        """Returns once the whole batch is in the books; only then may it be acknowledged."""
-        now = self.now_ms()
-        spooled = [spooled_record(one.body) for one in deliveries if one.exchange == self.names.spool]
-        seen = [found for one in deliveries if (found := self._read(one, now)) is not None]
-        if spooled:
-            # One retry may be in a batch with two rounds, which one statement cannot write: oldest first.
-            for round_ in sorted({record.round for record in spooled}):
-                await self._insist(self.store.record, [one for one in spooled if one.round == round_])
-        if seen:
-            await self._insist(self.store.returned, seen)
-            for found in seen:
-                self.on_return(found)
+    async def handle(
+        self, deliveries: Sequence[Delivery], arrived_ms: Callable[[int], int]
+    ) -> list[tuple[Delivery, str]]:
+        """Returns once the whole batch is in the books; only then may it be acknowledged.
+
+        What cannot be written at all comes back with the reason: somebody has to look at it, and nobody waits for it.
+        """
+        spooled, unreadable = self._spooled([one for one in deliveries if one.exchange == self.names.spool])
+        # One retry may be in a batch with two rounds, which one statement cannot write: oldest first.
+        for round_ in sorted({record.round for _, record in spooled}):
+            same = [(one, record) for one, record in spooled if record.round == round_]
+            unreadable += await self._write(self.store.record, same)
+        seen = [(one, found) for one in deliveries if (found := self._read(one, arrived_ms)) is not None]
+        unreadable += await self._write(self.store.returned, seen)
+        self.on_returns([found for _, found in seen])
+        return unreadable
+
+    def _spooled(
+        self, deliveries: Sequence[Delivery]
+    ) -> tuple[list[tuple[Delivery, Record]], list[tuple[Delivery, str]]]:
+        records: list[tuple[Delivery, Record]] = []
+        unreadable: list[tuple[Delivery, str]] = []
+        for one in deliveries:
+            try:
+                records.append((one, spooled_record(one.body)))
+            except (ValueError, TypeError, KeyError) as error:
+                unreadable.append((one, f"not a spooled record: {error!r}"))
+        return records, unreadable
+
+    async def _write(
+        self, write: Callable[[Sequence[T]], Awaitable[None]], rows: Sequence[tuple[Delivery, T]]
+    ) -> list[tuple[Delivery, str]]:
+        """Waits while Postgres is away; what it refuses is found by halving, and returned."""
+        if not rows:
+            return []
+        try:
+            await self._insist(write, [row for _, row in rows])
+        except AuditError as error:
+            if len(rows) == 1:
+                return [(rows[0][0], str(error))]
+            middle = len(rows) // 2
+            return await self._write(write, rows[:middle]) + await self._write(write, rows[middle:])
+        return []
 
     async def _insist(self, write: Callable[[Sequence[T]], Awaitable[None]], rows: Sequence[T]) -> None:
         while True:
             try:
                 await write(rows)
-            except AuditError as error:
+            except AuditUnavailableError as error:
                 self.trouble = str(error)
                 await asyncio.sleep(PATIENCE)
             else:
                 self.trouble = None
                 return
 
-    def _read(self, delivery: Delivery, now_ms: int) -> Return | None:
+    def _read(self, delivery: Delivery, arrived_ms: Callable[[int], int]) -> Return | None:
         """A copy without our headers was put there by somebody else; it is no return, and is passed over."""
         if delivery.exchange == self.names.spool:
             return None
@@ -74,10 +103,13 @@ class Tap:
             headers = HeaderReader(dict(walk(delivery.properties.headers or b"")))
             retry_id, round_, due = headers.text(h.ID), headers.count(h.ROUND), headers.count(h.DUE)
             count, queue = headers.count(h.COUNT), headers.text(h.QUEUE)
+            tier = headers.text("x-first-death-queue") or ""
         except (RefusalError, BadTableError) as error:
             log.warning("not a return", error=str(error))
             return None
         if retry_id is None or round_ is None or due is None:
             log.warning("not a return", error="it has none of tarry's headers")
             return None
-        return Return(retry_id, round_, queue or "", count or 0, due, now_ms, delivery.redelivered)
+        at_ms = arrived_ms(delivery.tag)
+        tier = tier if tier.startswith(f"{self.names.delay}.") else f"{self.names.prefix}ladder"
+        return Return(retry_id, round_, queue or "", count or 0, due, at_ms, delivery.redelivered, tier)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Sequence
 
 from tarry.broker.address import Address
+from tarry.broker.frames import ack_frame, requeue_frame
 from tarry.broker.link import Link
 from tarry.contract.request import Delivery
 
 LINGER = 0.004
 """Seconds that a batch waits for company."""
+
+LARGEST_BATCH = 8 << 20
+"""Bytes of bodies in one batch: all of them go into one statement, and one statement has its limits."""
 
 
 class Consumer:
@@ -21,54 +25,93 @@ class Consumer:
         self.link = link
         self._most = batch
         self._waiting: list[Delivery] = []
+        self._unsettled: dict[int, int] = {}
+        """Tags that the broker waits for, in order, each with the moment of its arrival."""
         self._some = asyncio.Event()
         self._full = asyncio.Event()
+        self._finished = False
 
     @classmethod
     async def open(
         cls, address: Address, queue: str, purpose: str, *, batch: int = 500, prefetch: int = 2_000
     ) -> Consumer:
+        """Open, and told by the broker that it is consuming."""
         link = await Link.open(address, purpose)
         consumer = cls(link, batch=batch)
-        link.channel.basic_qos(prefetch_count=prefetch)
-        link.channel.basic_consume(queue, consumer._on_delivery)
+        link.connection.on_delivery = consumer._on_delivery
         link.closes_with_channel()
-        link.closed.add_done_callback(lambda _: consumer._some.set())
+        link.closed.add_done_callback(lambda _: consumer.finish())
+        link.channel.basic_qos(prefetch_count=prefetch)
+        try:
+            await link.answer(lambda done: link.channel.basic_consume(queue, lambda *_: None, callback=done))
+        except BaseException:
+            await link.close()
+            raise
         return consumer
 
     async def batches(self) -> AsyncIterator[list[Delivery]]:
-        """Until the link is closed."""
+        """Until the link is closed or `finish` is called."""
         while True:
             await self._some.wait()
-            if self.link.closed.done():
+            if self._finished or self.link.closed.done():
                 return
             if len(self._waiting) < self._most:
                 await self._linger()
-            taken, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
-            if not self._waiting:
-                self._some.clear()
-            if len(self._waiting) < self._most:
-                self._full.clear()
-            yield taken
+            yield self._take()
+
+    def finish(self) -> None:
+        """No more batches; those that were handed out can still be settled."""
+        self._finished = True
+        self._some.set()
+        self._full.set()
+
+    def arrived_ms(self, tag: int) -> int:
+        """When a delivery that is not settled yet arrived here."""
+        return self._unsettled[tag]
+
+    def ack(self, tags: Sequence[int]) -> None:
+        """One frame for all, unless something older is still being worked on."""
+        if not tags or not self.link.is_open:
+            return
+        for tag in tags:
+            self._unsettled.pop(tag, None)
+        channel, last = self.link.channel.channel_number, max(tags)
+        if next(iter(self._unsettled), last + 1) > last:
+            self.link.connection.write([ack_frame(channel, last, multiple=True)])
+        else:
+            self.link.connection.write(ack_frame(channel, tag) for tag in tags)
+
+    def requeue(self, tags: Sequence[int]) -> None:
+        if not tags or not self.link.is_open:
+            return
+        for tag in tags:
+            self._unsettled.pop(tag, None)
+        channel = self.link.channel.channel_number
+        self.link.connection.write(requeue_frame(channel, tag) for tag in tags)
+
+    def _take(self) -> list[Delivery]:
+        count, size = 0, 0
+        for delivery in self._waiting[: self._most]:
+            size += len(delivery.body)
+            if count and size > LARGEST_BATCH:
+                break
+            count += 1
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        if not self._waiting:
+            self._some.clear()
+        if len(self._waiting) < self._most:
+            self._full.clear()
+        return taken
 
     async def _linger(self) -> None:
         try:
-            await asyncio.wait_for(self._full.wait(), LINGER)
+            async with asyncio.timeout(LINGER):
+                await self._full.wait()
         except TimeoutError:
             return
 
-    def ack(self, tag: int) -> None:
-        if self.link.is_open:
-            self.link.channel.basic_ack(tag)
-
-    def requeue(self, tag: int) -> None:
-        if self.link.is_open:
-            self.link.channel.basic_nack(tag, requeue=True)
-
-    def _on_delivery(self, _channel: object, method: Any, properties: Any, body: bytes) -> None:
-        delivery = Delivery(
-            body, properties, method.exchange, method.routing_key, bool(method.redelivered), method.delivery_tag
-        )
+    def _on_delivery(self, delivery: Delivery) -> None:
+        self._unsettled[delivery.tag] = time.time_ns() // 1_000_000
         self._waiting.append(delivery)
         self._some.set()
         if len(self._waiting) >= self._most:

@@ -126,9 +126,11 @@ def detach(
         )
     if as_json:
         print_json([detach_report(plan, dry_run=dry_run) for plan in plans])
-        return
-    for plan in plans:
-        show_detached(plan, dry_run=dry_run)
+    else:
+        for plan in plans:
+            show_detached(plan, dry_run=dry_run)
+    if any(plan.kept for plan in plans):
+        raise typer.Exit(1)
 
 
 def read(address: Address, names: Names) -> Survey:

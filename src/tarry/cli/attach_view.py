@@ -64,7 +64,10 @@ def show_detached(plan: DetachPlan, *, dry_run: bool) -> None:
     if plan.nothing_to_do:
         line(f"{name}: was not attached", "=", "dim")
         return
-    words = ("would be detached", "+", "yellow") if dry_run else ("detached", "✔", "green")
+    if not plan.parts:
+        words = ("not detached", "✘", "red")
+    else:
+        words = ("would be detached", "+", "yellow") if dry_run else ("detached", "✔", "green")
     line(f"{name}: {words[0]}", *words[1:])
     for part in plan.parts:
         line(f"    {part}")

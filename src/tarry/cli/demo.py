@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +28,7 @@ def register(app: typer.Typer) -> None:
 def _demo(series: Series = None) -> None:
     """Watch retries happen: private broker and Postgres, a worker that fails, and the balance at the end."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    demo(Console(highlight=False), series=series)
+    demo(Console(highlight=False, soft_wrap=not sys.stdout.isatty()), series=series)
 
 
 def _up(

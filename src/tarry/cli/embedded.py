@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import typer
 
 from tarry import embedded
-from tarry.embedded.postgres import find_install
+from tarry.embedded.postgresql import find_install
 from tarry.errors import EmbeddedError
 
 app = typer.Typer(

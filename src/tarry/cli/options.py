@@ -8,11 +8,10 @@ from typing import Annotated
 import typer
 
 from tarry.broker.address import Address
-from tarry.topology.load import MAIN_FILE, load, shipped
+from tarry.settings import load_settings
 from tarry.topology.model import Topology
 
 DEFAULT_URL = "amqp://guest:guest@localhost:5672/"
-LOCAL_FOLDER = Path("topology")
 
 TopologyFolder = Annotated[
     Path | None,
@@ -46,10 +45,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 
 
 def topology_from(folder: Path | None) -> Topology:
-    """The folder given, else ./topology if it is one, else the shipped topology."""
-    if folder is None:
-        folder = LOCAL_FOLDER if (LOCAL_FOLDER / MAIN_FILE).is_file() else shipped()
-    return load(folder)
+    """The folder given, else ./topology if it is one, else the shipped one; with what the environment overrides.
+
+    The same as the service reads: a queue that RETRY_QUEUE renames must be the one that apply declares.
+    """
+    return load_settings(topology=folder).read_topology()
 
 
 def address_from(url: str, management_url: str | None, ca_file: Path | None) -> Address:

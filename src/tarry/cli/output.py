@@ -6,7 +6,7 @@ What a command answers goes to stdout; everything about the doing of it (progres
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -83,3 +83,13 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Progress]:
     with shown:
         shown.add_task(what, total=None, at="")
         yield shown
+
+
+@contextmanager
+def waiting(what: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """A spinner on stderr, on a terminal only, for a wait whose end nobody knows; call it with the latest news."""
+    if quiet or not err.is_terminal:
+        yield lambda _news: None
+        return
+    with err.status(Text(what)) as status:
+        yield lambda news: status.update(Text(f"{what}: {news}"))

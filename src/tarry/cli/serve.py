@@ -15,26 +15,31 @@ import typer
 
 from tarry.audit.migrate import migrate
 from tarry.audit.store import Store
-from tarry.broker.address import Address
-from tarry.cli.logs import set_up_logs
+from tarry.cli.logs import action_writer, set_up_logs
 from tarry.cli.options import TopologyFolder
-from tarry.errors import AuditError, BrokerUnreachableError, TopologyMismatchError
 from tarry.router.service import Service
 from tarry.settings import Settings, load_settings
-from tarry.topology.model import Topology
-from tarry.topology.verify import verify
-from tarry.web.app import make_app, make_server
+from tarry.web.app import listen, make_app, make_server
 
 log = structlog.get_logger()
 
+HTTP_GOODBYE = 1.0
+
 
 def serve(settings: Settings) -> None:
-    """Check, then run until SIGTERM or SIGINT."""
+    """Run until SIGTERM or SIGINT; SIGHUP reads the topology anew."""
     set_up_logs(settings.log_format, settings.service_name)
-    topology, address = settings.read_topology(), settings.address
-    prepare(topology, address, settings.dsn)
-    service = Service(topology, address, Store(settings.dsn, actor()), batch=settings.batch_size)
-    _run(_serve(service, settings))
+    dsn = settings.dsn
+    service = Service(
+        settings.read_topology(),
+        settings.address,
+        Store(dsn, actor()),
+        migrate=lambda: migrate(dsn),
+        batch=settings.batch_size,
+        write_actions=action_writer(settings.log_format, settings.service_name),
+        files=(settings.topology_folder, settings.read_topology),
+    )
+    _run(_serve(service, settings, listen(settings.http_host, settings.http_port)))
 
 
 def actor() -> str:
@@ -42,35 +47,27 @@ def actor() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
-def prepare(topology: Topology, address: Address, dsn: str) -> None:
-    """Refuse to start on a broker that would lose or strand messages; Postgres may come later."""
-    try:
-        findings = verify(topology, address)
-    except BrokerUnreachableError as error:
-        log.warning("start-up check skipped", reason=str(error))
-    else:
-        if findings:
-            lines = [str(finding) for finding in findings]
-            raise TopologyMismatchError("\n".join([*lines, "Run `tarry topology apply`, then start again."]))
-    try:
-        migrate(dsn)
-    except AuditError as error:
-        log.warning("postgres is away, starting without it", error=str(error))
-
-
-async def _serve(service: Service, settings: Settings) -> None:
+async def _serve(service: Service, settings: Settings, listener: socket.socket) -> None:
     stop = asyncio.Event()
-    for sign in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(sign, stop.set)
-    server = make_server(make_app(service, settings.service_name), settings.http_host, settings.http_port)
-    http = asyncio.create_task(server.serve())
-    log.info("started", broker=str(service.address), http=f"{settings.http_host}:{settings.http_port}")
+    _on_signals(stop, service)
+    server = make_server(make_app(service, settings.service_name))
+    http = asyncio.create_task(server.serve([listener]))
+    host, port = listener.getsockname()[:2]
+    log.info("started", broker=str(service.address), http=f"{host}:{port}", batch=settings.batch_size)
     try:
         await service.run(stop)
     finally:
-        server.should_exit = True
-        await http
+        server.should_exit = server.force_exit = True
+        await asyncio.wait([http], timeout=HTTP_GOODBYE)
         log.info("stopped")
+
+
+def _on_signals(stop: asyncio.Event, service: Service) -> None:
+    loop = asyncio.get_running_loop()
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(sign, stop.set)
+    if service.reload is not None:
+        loop.add_signal_handler(signal.SIGHUP, service.reload.asked.set)
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:

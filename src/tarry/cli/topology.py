@@ -12,13 +12,14 @@ from tarry.broker.management import Management
 from tarry.cli import options as given
 from tarry.cli import topology_view as view
 from tarry.cli.generated import users_of, write_or_check
-from tarry.cli.output import Commands, line, note, print_json, progress_bar
+from tarry.cli.output import Commands, line, note, print_json, progress_bar, waiting
 from tarry.core.durations import humanise
 from tarry.errors import BrokerError
 from tarry.topology.apply import apply as apply_topology
 from tarry.topology.apply import refuse_old
 from tarry.topology.blueprint import blueprint
 from tarry.topology.definitions import definitions_text
+from tarry.topology.explain import counted
 from tarry.topology.live import read_live
 from tarry.topology.mermaid import mermaid
 from tarry.topology.plan import make_plan
@@ -187,20 +188,13 @@ def drain(
 ) -> None:
     """Close a retired tier's entry, wait until each message has left in its own time, then delete the queue."""
     topology, address = given.topology_from(folder), given.address_from(url, management_url, ca_file)
+    close_entry(topology, address, tier)
     if not wait:
-        close_entry(topology, address, tier)
         _answer(as_json, {"drained": tier, "deleted": False}, f"Nothing enters {tier} any more.")
         return
     note(f"Nothing enters {tier} any more; waiting until it is empty. Ctrl-C is safe: `prune` deletes it later.")
-    with progress_bar(f"Draining {tier}", quiet=as_json) as bar:
-        drain_tier(
-            topology,
-            address,
-            tier,
-            lambda left, seconds: bar.update(
-                bar.task_ids[0], at=f"{left} messages, {humanise(seconds * 1000)} at most"
-            ),
-        )
+    with waiting(f"Draining {tier}", quiet=as_json) as tell:
+        drain_tier(topology, address, tier, lambda left, seconds: tell(_news(left, seconds)))
     _answer(as_json, {"drained": tier, "deleted": True}, f"{tier} is empty and deleted.")
 
 
@@ -215,7 +209,7 @@ def prune(
 ) -> None:
     """Delete retired tiers that are empty and that nothing leads to; the others are kept, with the reason."""
     topology, address = given.topology_from(folder), given.address_from(url, management_url, ca_file)
-    with progress_bar("Making sure that they stay empty", quiet=as_json):
+    with waiting("Making sure that they stay empty", quiet=as_json):
         done = prune_topology(topology, address)
     if as_json:
         print_json({"deleted": list(done.deleted), "kept": done.kept})
@@ -226,6 +220,10 @@ def prune(
         line(f"{name} kept: {reason}", "·", "bold yellow")
     if not done.deleted and not done.kept:
         line("Nothing is left over.", "✓", "bold green")
+
+
+def _news(left: int, seconds: float) -> str:
+    return f"{counted(left, 'message')} left, {humanise(seconds * 1000)} at most"
 
 
 def _answer(as_json: bool, data: dict[str, object], text: str) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from tarry.contract.fields import Field, walk, walk_array
+from tarry.contract.fields import Field, scan, walk_array
 from tarry.contract.reading import RefusalError
 from tarry.core.names import Names
 
+_TEXTS = frozenset({b"queue", b"reason", b"exchange"})
+_STRING, _ARRAY = b"SA"
+STRING_HEAD = 5
+"""Bytes before the content of a string or an array: its type and its length."""
 
-@dataclass(frozen=True, slots=True)
-class Death:
+
+class Death(NamedTuple):
     """One dead-lettering."""
 
     queue: str
@@ -19,33 +24,36 @@ class Death:
     routing_key: str
 
 
-def last_death(fields: dict[bytes, Field], names: Names) -> Death | None:
+def last_death(found: Field | None, names: Names) -> Death | None:
     """The newest death outside tarry's own queues: old brokers do not keep the order of the later entries."""
-    found = fields.get(b"x-death")
-    if found is None or found.kind != b"A":
-        return None
-    for item in walk_array(found.inner()):
-        if item.kind == b"F":
-            death = _read(dict(walk(item.inner())))
-            if not names.is_ours(death.queue):
-                return death
+    for death in deaths(found):
+        if not names.is_ours(death.queue):
+            return death
     return None
 
 
-def _read(entry: dict[bytes, Field]) -> Death:
-    keys = entry.get(b"routing-keys")
-    first = next(walk_array(keys.inner()), None) if keys is not None and keys.kind == b"A" else None
-    return Death(_text(entry, b"queue"), _text(entry, b"reason"), _text(entry, b"exchange"), _value(first))
+def deaths(found: Field | None) -> Iterator[Death]:
+    """All of an `x-death` header, newest first."""
+    if found is not None and found.kind == b"A":
+        for item in walk_array(found.value):
+            if item.kind == b"F":
+                yield _read(item.value)
 
 
-def _text(entry: dict[bytes, Field], name: bytes) -> str:
-    return _value(entry.get(name))
+def _read(table: bytes) -> Death:
+    """Every dead-lettered request passes through here, so only what is wanted is looked at."""
+    texts, keys = {}, b""
+    for name, _, at, end in scan(table):
+        if name in _TEXTS:
+            texts[name] = _text(table[at + STRING_HEAD : end]) if table[at] == _STRING else ""
+        elif name == b"routing-keys" and table[at] == _ARRAY:
+            keys = table[at + STRING_HEAD : end]
+    first = next(walk_array(keys)).value if keys else b""
+    return Death(texts.get(b"queue", ""), texts.get(b"reason", ""), texts.get(b"exchange", ""), _text(first))
 
 
-def _value(field: Field | None) -> str:
-    if field is None:
-        return ""
-    text = field.text()
-    if text is None:
-        raise RefusalError("its x-death names a queue, exchange or key that is not UTF-8 text")
-    return text
+def _text(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise RefusalError("its x-death names a queue, exchange or key that is not UTF-8 text") from None

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
+from typing import Any
 
-from google.protobuf.json_format import Parse, ParseError
+from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import DecodeError
 
 from tarry.contract.reading import LONGEST_TEXT, RefusalError
 from tarry.contract.retry_pb2 import RetryMessage
 
-PROTOBUF_TYPES = frozenset(
-    {
-        b"application/x-protobuf",
-        b"application/protobuf",
-        b"application/vnd.google.protobuf",
-        b"application/vnd.tarry.retry",
-    }
-)
-JSON_TYPES = frozenset({b"application/vnd.tarry.retry+json"})
+OWN_TYPES = frozenset({b"application/vnd.tarry.retry", b"application/vnd.tarry.retry+json"})
+"""These say for certain that the body is an envelope."""
+PROTOBUF_TYPES = frozenset({b"application/x-protobuf", b"application/protobuf", b"application/vnd.google.protobuf"})
+JSON_TYPES = frozenset({b"application/json", b"application/vnd.tarry.retry+json"})
+_is_base64 = re.compile(r"(?:[\w+/-]{4})*(?:[\w+/-]{2,3}={0,2})?", re.ASCII).fullmatch
+_ANY_TYPE = OWN_TYPES | PROTOBUF_TYPES | JSON_TYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,12 @@ class Envelope:
 
 
 def is_envelope(content_type: bytes | None) -> bool:
-    return _bare(content_type) in PROTOBUF_TYPES | JSON_TYPES
+    """Whether the body may be one: an application's own messages can be protobuf or JSON just as well."""
+    return _bare(content_type) in _ANY_TYPE
+
+
+def is_surely_envelope(content_type: bytes | None) -> bool:
+    return _bare(content_type) in OWN_TYPES
 
 
 def open_envelope(content_type: bytes | None, body: bytes) -> Envelope:
@@ -43,10 +48,10 @@ def open_envelope(content_type: bytes | None, body: bytes) -> Envelope:
     message = RetryMessage()
     try:
         if _bare(content_type) in JSON_TYPES:
-            Parse(body, message, ignore_unknown_fields=True)
+            ParseDict(_checked_json(body), message, ignore_unknown_fields=True)
         else:
             message.ParseFromString(body)
-    except (DecodeError, ParseError, UnicodeDecodeError, RecursionError, ValueError) as error:
+    except (DecodeError, ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RefusalError(f"the RetryMessage envelope cannot be read: {str(error)[:200]}") from None
     if not message.original_queue:
         raise RefusalError("the RetryMessage envelope names no original_queue")
@@ -59,6 +64,17 @@ def open_envelope(content_type: bytes | None, body: bytes) -> Envelope:
         max_retries=message.max_retries if message.HasField("max_retries") else None,
         next_retry_at_ms=message.next_retry_at_ms if message.HasField("next_retry_at_ms") else None,
     )
+
+
+def _checked_json(body: bytes) -> dict[str, Any]:
+    """The library passes over what is not base64, and would return a payload with holes in it."""
+    fields = json.loads(body)
+    if not isinstance(fields, dict):
+        raise TypeError(f"a JSON object was expected, not a {type(fields).__name__}")
+    for name in ("original_payload", "originalPayload"):
+        if not _is_base64(str(fields.get(name) or "")):
+            raise ValueError(f"`{name}` is not base64")
+    return fields
 
 
 def _bare(content_type: bytes | None) -> bytes:

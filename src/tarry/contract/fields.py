@@ -3,125 +3,134 @@
 Users' headers pass through tarry byte for byte: a client library that decodes and encodes again loses the fraction of
 a double, fails on a millisecond timestamp and changes odd strings. So a table is only ever walked: each entry has a
 name, a type and the bytes it stands in. Values are read one at a time, and only those that belong to tarry's contract.
+Nested tables and arrays are stepped over, so depth costs nothing.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
-_FIXED = {b"t": 1, b"b": 1, b"B": 1, b"s": 2, b"u": 2, b"U": 2, b"I": 4, b"i": 4, b"l": 8, b"L": 8, b"f": 4, b"d": 8}
-_FIXED |= {b"D": 5, b"T": 8, b"V": 0}
-_COUNTED = frozenset((b"S", b"x", b"A", b"F"))
-_INTEGERS = {b"b": ">b", b"B": ">B", b"s": ">h", b"u": ">H", b"U": ">h", b"I": ">i", b"i": ">I", b"l": ">q", b"L": ">Q"}
-_LENGTH = struct.Struct(">I")
-LONGEST_ENTRY_NAME = 255
+from tarry.contract.encoding import entry
+
+_FIXED = {"t": 1, "b": 1, "B": 1, "s": 2, "u": 2, "U": 2, "I": 4, "i": 4, "l": 8, "L": 8, "f": 4, "d": 8}
+_FIXED |= {"D": 5, "T": 8, "V": 0}
+_SIZES: dict[int, int | None] = {ord(kind): size for kind, size in _FIXED.items()} | dict.fromkeys(b"SxAF")
+"""By type octet; None is a value with a length of its own."""
+_NUMBERS = {b"b": ">b", b"B": ">B", b"s": ">h", b"u": ">H", b"U": ">h", b"I": ">i", b"i": ">I", b"l": ">q", b"L": ">Q"}
+_FLOATS = {b"f": ">f", b"d": ">d"}
+_length = struct.Struct(">I").unpack_from
+_LENGTH = 4
+_DIGITS = 19
+"""Of a 64-bit integer."""
+
+Entry = tuple[bytes, int, int, int]
+"""One entry of a table: its name, where it starts, where its type octet stands, where it ends."""
 
 
 class BadTableError(ValueError):
     """A field table that does not follow the AMQP grammar."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One entry of a table or array: its type, its value's bytes, and where the whole entry stands."""
+class Field(NamedTuple):
+    """One value: its type and its bytes, without the length of a string, table or array."""
 
     kind: bytes
     value: bytes
-    start: int
-    end: int
 
     def text(self) -> str | None:
         """The value as text, or None if it is none."""
         if self.kind not in (b"S", b"x"):
             return None
         try:
-            return self.value[_LENGTH.size :].decode()
+            return self.value.decode()
         except UnicodeDecodeError:
             return None
 
     def integer(self) -> int | None:
-        """The value as an integer, digits in a string included: several clients write numbers so."""
-        if self.kind in _INTEGERS:
-            return int(struct.unpack(_INTEGERS[self.kind], self.value)[0])
+        """The value as an integer; whole floats and digits in a string too, since several clients write numbers so."""
+        if self.kind in _NUMBERS:
+            return int(struct.unpack(_NUMBERS[self.kind], self.value)[0])
+        if self.kind in _FLOATS:
+            number = float(struct.unpack(_FLOATS[self.kind], self.value)[0])
+            return int(number) if number.is_integer() else None
         text = self.text()
         return int(text) if text is not None and _is_number(text) else None
-
-    def inner(self) -> bytes:
-        """The content of a nested table or array, without its length."""
-        return self.value[_LENGTH.size :]
 
 
 def _is_number(text: str) -> bool:
     digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdigit() and len(digits) <= 19  # noqa: PLR2004 - digits of a 64-bit integer
+    return digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS
+
+
+def scan(table: bytes) -> list[Entry]:
+    """Every entry of a table (its content, without the leading length), in order. Each message passes through here."""
+    entries: list[Entry] = []
+    position, length = 0, len(table)
+    try:
+        while position < length:
+            at = position + 1 + table[position]
+            size = _SIZES[table[at]]
+            end = at + 1 + (size if size is not None else _LENGTH + _length(table, at + 1)[0])
+            entries.append((table[position + 1 : at], position, at, end))
+            position = end
+    except (IndexError, struct.error):
+        raise BadTableError("a field is cut off") from None
+    except KeyError as unknown:
+        raise BadTableError(f"unknown field type {bytes(unknown.args)!r}") from None
+    if position > length:
+        raise BadTableError("a field is longer than the table")
+    return entries
+
+
+def field_at(table: bytes, at: int, end: int) -> Field:
+    """The value whose type octet stands at `at`."""
+    begin = at + 1 if _SIZES[table[at]] is not None else at + 1 + _LENGTH
+    return Field(table[at : at + 1], table[begin:end])
 
 
 def walk(table: bytes) -> Iterator[tuple[bytes, Field]]:
-    """The entries of a table (its content, without the leading length), in order."""
-    position, end = 0, len(table)
-    while position < end:
-        start = position
-        name_end = position + 1 + table[position]
-        name = table[position + 1 : name_end]
-        position = _value_end(table, name_end)
-        yield name, Field(table[name_end : name_end + 1], table[name_end + 1 : position], start, position)
+    """Names and values of a table, in order."""
+    return ((name, field_at(table, at, end)) for name, _, at, end in scan(table))
 
 
 def walk_array(array: bytes) -> Iterator[Field]:
     """The items of an array (its content, without the leading length), in order."""
-    position, end = 0, len(array)
-    while position < end:
-        start = position
-        position = _value_end(array, position)
-        yield Field(array[start : start + 1], array[start + 1 : position], start, position)
+    at, length = 0, len(array)
+    while at < length:
+        end = _value_end(array, at)
+        if end > length:
+            raise BadTableError("a field is longer than the array")
+        yield field_at(array, at, end)
+        at = end
 
 
-def _value_end(data: bytes, position: int) -> int:
-    """Where the value ends whose type octet stands at `position`."""
-    kind = data[position : position + 1]
-    begin = position + 1
-    if kind in _COUNTED:
-        if begin + _LENGTH.size > len(data):
-            raise BadTableError("a length is cut off")
-        end = begin + _LENGTH.size + int(_LENGTH.unpack_from(data, begin)[0])
-    elif kind in _FIXED:
-        end = begin + _FIXED[kind]
-    else:
-        raise BadTableError(f"unknown field type {kind!r}" if kind else "a field is cut off")
-    if end > len(data):
-        raise BadTableError("a field is longer than the table")
-    return end
+def _value_end(data: bytes, at: int) -> int:
+    """Where the value ends whose type octet stands at `at`."""
+    try:
+        size = _SIZES[data[at]]
+        return at + 1 + (size if size is not None else _LENGTH + int(_length(data, at + 1)[0]))
+    except struct.error:
+        raise BadTableError("a field is cut off") from None
+    except KeyError as unknown:
+        raise BadTableError(f"unknown field type {bytes(unknown.args)!r}") from None
 
 
-def pick(table: bytes, names: Collection[bytes]) -> dict[bytes, Field]:
-    """The entries with these names; of two with one name the last counts, as it does in a dictionary."""
-    return {name: field for name, field in walk(table) if name in names}
+def pick(table: bytes, names: Collection[bytes], entries: list[Entry] | None = None) -> dict[bytes, Field]:
+    """The values with these names; of two with one name the last counts, as it does in a dictionary."""
+    found = scan(table) if entries is None else entries
+    return {name: field_at(table, at, end) for name, _, at, end in found if name in names}
 
 
-def cut(table: bytes, unwanted: Callable[[bytes], bool]) -> bytes:
+def cut(table: bytes, unwanted: Callable[[bytes], bool], entries: list[Entry] | None = None) -> bytes:
     """The table without the entries whose name is unwanted; all others stay as they are, to the byte."""
     kept, position = [], 0
-    for name, field in walk(table):
+    for name, start, _, end in scan(table) if entries is None else entries:
         if unwanted(name):
-            kept.append(table[position : field.start])
-            position = field.end
+            kept.append(table[position:start])
+            position = end
     return b"".join((*kept, table[position:])) if position else table
 
 
-def entry(name: str, value: str | int) -> bytes:
-    """One new entry: a long string or a 64-bit integer."""
-    raw = name.encode()
-    head = bytes((len(raw),)) + raw
-    if isinstance(value, int):
-        return head + b"l" + struct.pack(">q", value)
-    text = value.encode()
-    return head + b"S" + _LENGTH.pack(len(text)) + text
-
-
-def array_entry(name: str, values: Collection[str]) -> bytes:
-    """One new entry: an array of long strings."""
-    raw = name.encode()
-    items = b"".join(b"S" + _LENGTH.pack(len(text)) + text for text in (value.encode() for value in values))
-    return bytes((len(raw),)) + raw + b"A" + _LENGTH.pack(len(items)) + items
+__all__ = ["BadTableError", "Entry", "Field", "cut", "entry", "field_at", "pick", "scan", "walk", "walk_array"]

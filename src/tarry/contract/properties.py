@@ -7,35 +7,23 @@ nothing but `encode()` and `INDEX`.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import ClassVar
 
 from tarry.contract.fields import BadTableError
 
 PERSISTENT = 2
 
-_TEXTS = ("content_type", "content_encoding")
-_AFTER_HEADERS = ("delivery_mode", "priority")
-_TAIL = (
-    "correlation_id",
-    "reply_to",
-    "expiration",
-    "message_id",
-    "timestamp",
-    "type",
-    "user_id",
-    "app_id",
-    "cluster_id",
-)
-_ORDER = (*_TEXTS, "headers", *_AFTER_HEADERS, *_TAIL)
-_BITS = tuple((name, 1 << (15 - place)) for place, name in enumerate(_ORDER))
-_OCTETS = frozenset(_AFTER_HEADERS)
+_flags = struct.Struct(">H")
+_length = struct.Struct(">I")
+_timestamp = struct.Struct(">Q")
 _MORE_FLAGS = 1
 
 
 @dataclass(slots=True)
 class Properties:
-    """Short strings are kept as bytes, since nobody promises that they are UTF-8."""
+    """In the order of the wire. Short strings are kept as bytes, since nobody promises that they are UTF-8."""
 
     INDEX: ClassVar[int] = 0x003C
     NAME: ClassVar[str] = "BasicProperties"
@@ -66,16 +54,16 @@ class Properties:
     @classmethod
     def _decode(cls, data: bytes, offset: int) -> Properties:
         found = cls()
-        flags = int(struct.unpack_from(">H", data, offset)[0])
+        flags = int(_flags.unpack_from(data, offset)[0])
         position = offset + 2
         for name, bit in _BITS:
             if not flags & bit:
                 continue
             if name == "headers":
-                end = position + 4 + int(struct.unpack_from(">I", data, position)[0])
+                end = position + 4 + int(_length.unpack_from(data, position)[0])
                 found.headers, position = data[position + 4 : end], end
             elif name == "timestamp":
-                found.timestamp, position = int(struct.unpack_from(">Q", data, position)[0]), position + 8
+                found.timestamp, position = int(_timestamp.unpack_from(data, position)[0]), position + 8
             elif name in _OCTETS:
                 setattr(found, name, data[position])
                 position += 1
@@ -89,21 +77,28 @@ class Properties:
 
     def encode(self) -> list[bytes]:
         """The pieces of the content header frame that pika puts behind the body size."""
-        flags, pieces = 0, []
-        for name, bit in _BITS:
-            value = getattr(self, name)
+        flags, pieces = 0, [b""]
+        for (name, bit), value in zip(_BITS, _values(self), strict=True):
             if value is not None:
                 flags |= bit
                 pieces.append(_encode(name, value))
-        return [struct.pack(">H", flags), *pieces]
+        pieces[0] = _flags.pack(flags)
+        return pieces
 
     def size(self) -> int:
-        return sum(len(piece) for piece in self.encode())
+        """Bytes on the wire."""
+        return sum(map(len, self.encode()))
+
+
+_ORDER = tuple(one.name for one in fields(Properties))
+_BITS = tuple((name, 1 << (15 - place)) for place, name in enumerate(_ORDER))
+_OCTETS = frozenset({"delivery_mode", "priority"})
+_values = attrgetter(*_ORDER)
 
 
 def _encode(name: str, value: bytes | int) -> bytes:
     if isinstance(value, int):
-        return struct.pack(">Q", value) if name == "timestamp" else bytes((value,))
+        return _timestamp.pack(value) if name == "timestamp" else bytes((value,))
     if name == "headers":
-        return struct.pack(">I", len(value)) + value
+        return _length.pack(len(value)) + value
     return bytes((len(value),)) + value

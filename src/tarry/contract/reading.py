@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from tarry.contract import headers as h
 from tarry.contract.fields import Field
 
 LONGEST_TEXT = 4_096
@@ -9,6 +12,9 @@ LONGEST_TEXT = 4_096
 
 FAR_FUTURE_MS = 2**53
 """Past any date; larger numbers are mistakes."""
+
+SURELY_SECONDS = 100_000_000_000
+"""As milliseconds this is a day in 1973; whoever gives a smaller moment has counted seconds."""
 
 
 class RefusalError(Exception):
@@ -22,10 +28,19 @@ def sane(name: str, value: int, most: int) -> int:
     return value
 
 
+def sane_moment(name: str, value: int | None) -> int | None:
+    """Milliseconds since 1970; 0 is how some clients say that there is none."""
+    if not value:
+        return None
+    if 0 < value < SURELY_SECONDS:
+        raise RefusalError(f"`{name}` is {value}: it counts milliseconds since 1970, and this looks like seconds")
+    return sane(name, value, FAR_FUTURE_MS)
+
+
 class HeaderReader:
     """The headers of one delivery, by name."""
 
-    def __init__(self, fields: dict[bytes, Field]) -> None:
+    def __init__(self, fields: Mapping[bytes, Field]) -> None:
         self.fields = fields
 
     def has(self, name: str) -> bool:
@@ -46,15 +61,25 @@ class HeaderReader:
     def word(self, name: str) -> str | None:
         """Text or an integer, as text: some write a priority as a number."""
         field = self.fields.get(name.encode())
-        number = None if field is None or field.text() is not None else field.integer()
+        if field is None:
+            return None
+        number = field.integer() if field.text() is None else None
         return str(number) if number is not None else self.text(name)
 
     def count(self, name: str, most: int = FAR_FUTURE_MS) -> int | None:
         """An integer in 0…most, or None where the header is not there."""
+        number = self._integer(name)
+        return None if number is None else sane(name, number, most)
+
+    def moment(self, name: str = h.NEXT_RETRY_AT) -> int | None:
+        """Milliseconds since 1970."""
+        return sane_moment(name, self._integer(name))
+
+    def _integer(self, name: str) -> int | None:
         field = self.fields.get(name.encode())
         if field is None or field.kind == b"V":
             return None
         number = field.integer()
         if number is None:
             raise RefusalError(f"the header `{name}` must be a whole number")
-        return sane(name, number, most)
+        return number

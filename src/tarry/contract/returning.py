@@ -1,4 +1,4 @@
-"""The messages that tarry publishes: one that waits and returns, and one that a person looks at.
+"""The message that waits in a tier and returns.
 
 Body, properties and headers stay as they were, to the byte, but for what would do harm on the way.
 """
@@ -6,94 +6,101 @@ Body, properties and headers stay as they were, to the byte, but for what would 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from functools import lru_cache
 
 from tarry.contract import headers as h
-from tarry.contract.fields import array_entry, cut, entry
-from tarry.contract.properties import PERSISTENT, Properties
-from tarry.contract.request import Delivery, Refused, Request
+from tarry.contract.encoding import array_of, head, integer_entry, text_entry, text_item
+from tarry.contract.fields import cut
+from tarry.contract.identity import message_id_of
+from tarry.contract.message import Request
+from tarry.contract.properties import Properties
+from tarry.contract.reviewing import for_review
+from tarry.contract.safety import in_frame, safe
 from tarry.core.decide import Schedule
+from tarry.core.ladder import Itinerary
 from tarry.core.names import Destination, id_key
 
-FRAME_OVERHEAD = 8 + 12
-"""Bytes of a content header frame around the properties."""
+ROOM_FOR_DEATHS = 8_192
+"""Bytes that the broker may add on the way, as x-death: some clients hang up over a frame past the limit."""
 
 
 def returning(request: Request, decision: Schedule, round_: int, now_ms: int, destination: Destination) -> Properties:
     """What goes into the tier: the user's message, tarry's headers, and the way in BCC."""
-    since = request.failure.first_failed_ms
-    ours = [
-        entry(h.ID, request.retry_id),
-        entry(h.ROUND, round_),
-        entry(h.COUNT, decision.retry_count),
-        entry(h.DUE, decision.due_ms),
-        entry(h.SINCE, now_ms if since is None else since),
-        entry(h.QUEUE, request.origin.queue),
-        entry(h.EXCHANGE, request.origin.exchange),
-        entry(h.KEY, request.origin.routing_key),
-    ]
-    if request.speaks_contract:
-        ours += [entry(h.FORM, "contract"), entry(h.RETRY_COUNT, decision.retry_count)]
-        ours += [entry(h.MAX_RETRIES, decision.max_retries)]
-    way = (*decision.itinerary.keys, id_key(request.retry_id, round_), destination.key)
-    kept = _kept(request.delivery, _unwanted_contract if request.speaks_contract else _unwanted)
-    headers = b"".join((kept, *ours, array_entry("BCC", way)))
-    if request.form != "envelope":
-        return _safe(request.delivery.properties, headers)
-    message_id = (request.message_id or "").encode()[:255] or None
-    return replace(_safe(request.delivery.properties, headers), content_type=None, message_id=message_id)
-
-
-def for_review(item: Request | Refused, reason: str, round_: int, frame_max: int) -> Properties:
-    """The whole message with the reason; where the headers leave no room for it, the message as it came."""
-    delivery = item.delivery
-    said = [entry(h.REVIEW_REASON, reason[:1_000]), entry(h.ID, item.retry_id), entry(h.ROUND, round_)]
-    if isinstance(item, Request):
-        said += [entry(h.COUNT, item.failure.retry_count), entry(h.QUEUE, item.origin.queue)]
-        said += [entry(h.EXCHANGE, item.origin.exchange), entry(h.KEY, item.origin.routing_key)]
-        said += [entry(h.SINCE, item.failure.first_failed_ms)] if item.failure.first_failed_ms is not None else []
-        said += [entry(h.FORM, "contract")] if item.speaks_contract else []
-    try:
-        kept = _kept(delivery, _unwanted_in_review)
-    except ValueError:
-        # The broker wrote this table, so it can read it; what we cannot walk we pass on as it is.
-        return _safe(delivery.properties, delivery.properties.headers)
-    whole = _safe(delivery.properties, b"".join((kept, *said)))
-    return whole if fits(whole, frame_max) else _safe(delivery.properties, kept)
+    failure, origin = request.failure, request.origin
+    headers = (
+        cut(request.delivery.properties.headers or b"", _cut_for(request), request.entries),
+        text_entry(_ID, request.retry_id),
+        integer_entry(_ROUND, round_),
+        integer_entry(_COUNT, decision.retry_count),
+        integer_entry(_MOST, decision.max_retries),
+        integer_entry(_DUE, decision.due_ms),
+        integer_entry(_SINCE, now_ms if failure.first_failed_ms is None else failure.first_failed_ms),
+        text_entry(_QUEUE, origin.queue),
+        text_entry(_EXCHANGE, origin.exchange),
+        text_entry(_KEY, origin.routing_key),
+        text_entry(_VIA, "exchange") if destination.kind == "exchange" else b"",
+        _contract(request, decision) if request.speaks_contract else b"",
+        array_of(_BCC, _way(decision.itinerary), text_item(id_key(request.retry_id, round_)), _item(destination.key)),
+    )
+    properties = safe(request.delivery.properties, b"".join(headers))
+    if request.form == "envelope":
+        _unwrap(properties, request)
+    return properties
 
 
 def fits(properties: Properties, frame_max: int) -> bool:
-    """A header frame over the limit would close the connection, and with it everyone's messages."""
-    return properties.size() + FRAME_OVERHEAD <= frame_max
+    """Whether a message can travel through the tiers and still be delivered in one piece."""
+    return in_frame(properties, frame_max, ROOM_FOR_DEATHS)
 
 
-def _safe(properties: Properties, headers: bytes | None) -> Properties:
-    """A foreign user_id closes the channel, an expiration ends the wait early, a transient message dies in a crash."""
-    if properties.user_id is not None and headers is not None:
-        headers += entry(h.USER_ID, properties.user_id.decode(errors="backslashreplace"))
-    return replace(
-        properties, headers=headers, delivery_mode=PERSISTENT, expiration=None, user_id=None, cluster_id=None
-    )
+def _contract(request: Request, decision: Schedule) -> bytes:
+    """For the consumer to read; and for us, that a later reject of this message may still speak the contract."""
+    said = _CONTRACT_FORM + integer_entry(_RETRY_COUNT, decision.retry_count)
+    most = request.failure.max_retries
+    return said if request.form != "envelope" or most is None else said + integer_entry(_MAX_RETRIES, most)
 
 
-def _kept(delivery: Delivery, unwanted: Callable[[bytes], bool]) -> bytes:
-    return cut(delivery.properties.headers or b"", unwanted)
+def _unwrap(properties: Properties, request: Request) -> None:
+    """The content type was the envelope's; the id is the one it held, if it held one."""
+    properties.content_type = None
+    if request.message_id is not None and request.message_id != message_id_of(properties):
+        properties.message_id = request.message_id.encode()
 
 
-def _unwanted(name: bytes) -> bool:
-    return name in _BROKERS_OWN or name.startswith(_PREFIXES)
+@lru_cache(maxsize=8_192)
+def _way(itinerary: Itinerary) -> bytes:
+    """Few itineraries make up most of the traffic."""
+    return b"".join(map(text_item, itinerary.keys))
 
 
-def _unwanted_contract(name: bytes) -> bool:
-    return name in _REWRITTEN or _unwanted(name)
+_item = lru_cache(maxsize=8_192)(text_item)
 
 
-def _unwanted_in_review(name: bytes) -> bool:
-    """x-death stays: it is the evidence."""
-    return name in _COPIES or name.startswith(h.OURS.encode()) or name == h.REVIEW_REASON.encode()
+def _cut_for(request: Request) -> Callable[[bytes], bool]:
+    """What does not travel on. The user_id of an earlier round does: the property itself is gone by then."""
+    names = (_ENVELOPE if request.form == "envelope" else _CONTRACT) if request.speaks_contract else _HARMFUL
+    keeps_user_id = request.knows_round and request.delivery.properties.user_id is None
+
+    def unwanted(name: bytes) -> bool:
+        return name in names or (name.startswith(_PREFIXES) and not (keeps_user_id and name == _RAW_USER_ID))
+
+    return unwanted
 
 
-_COPIES = frozenset({b"CC", b"BCC"})
-_BROKERS_OWN = frozenset(name.encode() for name in h.BROKERS_OWN)
+def _raw(*names: str) -> frozenset[bytes]:
+    return frozenset(name.encode() for name in names)
+
+
+_HARMFUL = _raw(*h.BROKERS_OWN)
+_CONTRACT = _HARMFUL | _raw(*h.OF_THIS_FAILURE, h.RETRY_COUNT)
+_ENVELOPE = _CONTRACT | _raw(h.MAX_RETRIES)
 _PREFIXES = (h.OURS.encode(), *(prefix.encode() for prefix in h.BROKERS_OWN_PREFIXES))
-_REWRITTEN = frozenset(name.encode() for name in (*h.OF_THIS_FAILURE, h.RETRY_COUNT, h.MAX_RETRIES))
+_RAW_USER_ID = h.USER_ID.encode()
+
+_ID, _ROUND, _COUNT, _MOST = head(h.ID), head(h.ROUND), head(h.COUNT), head(h.MOST)
+_DUE, _SINCE, _QUEUE, _EXCHANGE = head(h.DUE), head(h.SINCE), head(h.QUEUE), head(h.EXCHANGE)
+_KEY, _VIA, _RETRY_COUNT, _MAX_RETRIES = head(h.KEY), head(h.VIA), head(h.RETRY_COUNT), head(h.MAX_RETRIES)
+_BCC = head("BCC")
+_CONTRACT_FORM = text_entry(head(h.FORM), "contract")
+
+__all__ = ["ROOM_FOR_DEATHS", "fits", "for_review", "returning"]

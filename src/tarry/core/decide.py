@@ -103,11 +103,13 @@ def _most_retries(failure: Failure, policy: Policy) -> int:
 
 
 def _hint(failure: Failure, now_ms: int) -> int | None:
-    """The wait that the request asks for, if it does: the longer of its two ways to say it."""
-    hints = [failure.retry_after_ms] if failure.retry_after_ms is not None else []
+    """The wait that the request asks for, if it does: the longer of its two ways to say it. A moment that has passed
+    asks for nothing, or a rate limit of no time at all would spin without ever spending an attempt.
+    """
+    asked = failure.retry_after_ms or 0
     if failure.next_retry_at_ms is not None:
-        hints.append(failure.next_retry_at_ms - now_ms)
-    return max(0, *hints) if hints else None
+        asked = max(asked, failure.next_retry_at_ms - now_ms)
+    return asked if asked > 0 else None
 
 
 def _way(failure: Failure, policy: Policy, rules: Rulebook, now_ms: int, draw: float, *, free: bool) -> Itinerary:
@@ -115,11 +117,15 @@ def _way(failure: Failure, policy: Policy, rules: Rulebook, now_ms: int, draw: f
     base = policy.delay(failure.retry_count)
     hint = _hint(failure, now_ms)
     wait = base if hint is None else hint if free else max(base, hint)
-    jitter = rules.ladder.jitter(policy.longest_jitter(wait), draw)
+    # A hint close to the ladder's end must not fit or not fit by the luck of the draw.
+    most_jitter = min(policy.longest_jitter(wait), max(0, rules.ladder.longest_ms - wait))
+    jitter = rules.ladder.jitter(most_jitter, draw)
     return itinerary(rules.ladder, wait + jitter, rules.tiers, base_ms=wait if wait in rules.tiers else None)
 
 
 def _too_old(failure: Failure, policy: Policy, now_ms: int, due_ms: int) -> bool:
+    """A first failure in the future is a wrong clock, and must not make a message immortal."""
     if policy.max_age is None:
         return False
-    return due_ms - (now_ms if failure.first_failed_ms is None else failure.first_failed_ms) > policy.max_age
+    since = now_ms if failure.first_failed_ms is None else min(failure.first_failed_ms, now_ms)
+    return due_ms - since > policy.max_age

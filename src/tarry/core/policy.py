@@ -65,8 +65,11 @@ class Match(Model):
     )
 
     def fits(self, queue: str, priority: str | None, job_type: str | None) -> bool:
-        wanted = ((self.queue, queue), (self.priority, priority), (self.job_type, job_type))
-        return all(glob is None or (value is not None and fnmatchcase(value, glob)) for glob, value in wanted)
+        return (
+            fnmatchcase(queue, self.queue)
+            and (self.priority is None or (priority is not None and fnmatchcase(priority, self.priority)))
+            and (self.job_type is None or (job_type is not None and fnmatchcase(job_type, self.job_type)))
+        )
 
 
 class Backoff(Model):
@@ -160,11 +163,12 @@ class Policy(Model):
         """Every delay that this policy can ask for: each is a queue on the broker."""
         return frozenset(self.delay(count) for count in range(max(1, self.ceiling)))
 
+    def rule_for(self, error_type: str | None, reason: str | None) -> ErrorRule | None:
+        return next((rule for rule in self.errors if rule.fits(error_type, reason)), None)
+
     def classify(self, error_type: str | None, reason: str | None) -> ErrorClass:
-        for rule in self.errors:
-            if rule.fits(error_type, reason):
-                return rule.error_class
-        return ErrorClass.RETRYABLE
+        rule = self.rule_for(error_type, reason)
+        return ErrorClass.RETRYABLE if rule is None else rule.error_class
 
     def scaled(self, factor: float) -> Policy:
         """The same policy with every duration multiplied: a day's schedule in seconds, for tests."""

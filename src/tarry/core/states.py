@@ -39,25 +39,41 @@ class Note(StrEnum):
     RECOVERED = "recovered"
 
 
+BEGINNINGS = frozenset({State.CLAIMED, State.SCHEDULED, State.RETURNED, State.IN_REVIEW})
+"""The first that the history has of a round: the claim, or a later step if Postgres was away before it."""
+
 ALLOWED: dict[State | None, frozenset[State]] = {
-    None: frozenset({State.CLAIMED, State.IN_REVIEW}),
-    State.CLAIMED: frozenset({State.CLAIMED, State.SCHEDULED, State.IN_REVIEW, State.RETURNED}),
+    None: BEGINNINGS,
+    State.CLAIMED: frozenset(
+        {State.CLAIMED, State.SCHEDULED, State.IN_REVIEW, State.RETURNED, State.UNROUTABLE, State.CANCELLED}
+    ),
     State.SCHEDULED: frozenset(
-        {State.RETURNED, State.HELD, State.CANCELLED, State.UNROUTABLE, State.CLAIMED, State.SUCCEEDED, State.IN_REVIEW}
+        {State.RETURNED, State.HELD, State.CANCELLED, State.UNROUTABLE, State.SUCCEEDED, State.IN_REVIEW}
     ),
     State.HELD: frozenset({State.RETURNED, State.CANCELLED, State.UNROUTABLE}),
     State.UNROUTABLE: frozenset({State.SCHEDULED, State.RETURNED, State.IN_REVIEW, State.CANCELLED}),
-    State.RETURNED: frozenset({State.SUCCEEDED, State.CLAIMED, State.IN_REVIEW, State.UNROUTABLE}),
-    State.IN_REVIEW: frozenset({State.CLAIMED, State.SCHEDULED, State.RETURNED, State.DISCARDED}),
-    State.CANCELLED: frozenset({State.CLAIMED, State.RETURNED}),
-    State.SUCCEEDED: frozenset({State.CLAIMED}),
-    State.DISCARDED: frozenset({State.CLAIMED}),
+    State.RETURNED: frozenset({State.SUCCEEDED, State.IN_REVIEW, State.UNROUTABLE}),
+    State.IN_REVIEW: frozenset({State.SCHEDULED, State.RETURNED, State.DISCARDED}),
+    State.CANCELLED: frozenset({State.RETURNED}),
+    State.SUCCEEDED: frozenset(),
+    State.DISCARDED: frozenset(),
 }
-"""What may follow each state; `None` is a retry not seen before."""
+"""What may follow each state within one round; `None` is a retry not seen before. A later round begins from any state:
+a message that fails again is a fact, whatever was believed of it."""
 
 OPEN = frozenset({State.CLAIMED, State.SCHEDULED, State.HELD, State.UNROUTABLE})
 """States in which tarry still owes the message to somebody."""
 
 
-def may_follow(before: State | None, after: State) -> bool:
-    return after in ALLOWED[before]
+def may_follow(before: State | None, after: State, *, later_round: bool = False) -> bool:
+    return after in (BEGINNINGS if later_round else ALLOWED[before])
+
+
+def mermaid() -> str:
+    """The table as a diagram, for the documentation."""
+    steps = [
+        f"    {before or '[*]'} --> {after}"
+        for before, allowed in ALLOWED.items()
+        for after in sorted(allowed, key=list(State).index)
+    ]
+    return "\n".join(["stateDiagram-v2", *steps, "    returned --> claimed: it failed again, the next round"])

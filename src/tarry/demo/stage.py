@@ -64,8 +64,8 @@ def stage(*, series: str | None, data_dir: Path | None, http_port: int | None, s
         topology = settings.read_topology()
         applied = apply(topology, settings.address)
         say(f"RabbitMQ {rabbit.version} is up; {applied.declared} parts of the topology declared.")
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tarry-")))
-        service = Guarded()
+        folder = Path(tempfile.mkdtemp(prefix="tarry-service-"))
+        service = Guarded(throwaway=[folder])
         stack.callback(service.close)
         log = folder / "service.log"
         made = Stage(

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tarry.audit.records import Balance, Drift
 from tarry.core.durations import humanise
-from tarry.demo.scene import Scene
+from tarry.demo.scene import SHOWN, Scene
 from tarry.demo.workload import PLAN, QUEUE, Tally
 
 BAR = 24
@@ -52,7 +52,7 @@ def _waiting(scene: Scene) -> Table:
         table.add_row(one.message, one.queue, f"{one.attempt} of {one.most}", one.tier, humanise(left))
     if not scene.waiting:
         table.add_row("nothing waits", "", "", "", "")
-    return table
+    return _steady(table)
 
 
 def _review(scene: Scene) -> Table:
@@ -63,6 +63,13 @@ def _review(scene: Scene) -> Table:
         table.add_row(one.message, Text(one.reason, style="yellow"))
     if not scene.in_review:
         table.add_row("nothing yet", "")
+    return _steady(table)
+
+
+def _steady(table: Table) -> Table:
+    """As high as it can get, so that the picture does not jump."""
+    while table.row_count < SHOWN:
+        table.add_row()
     return table
 
 

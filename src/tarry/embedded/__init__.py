@@ -13,12 +13,12 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING
 
-from tarry.embedded.broker import Broker, EmbeddedBroker
-from tarry.embedded.cluster import EmbeddedCluster
+from tarry.embedded.brokers import Broker, EmbeddedBroker
+from tarry.embedded.clusters import EmbeddedCluster
 from tarry.embedded.docker import Docker
 from tarry.embedded.given import Given
 from tarry.embedded.machine import CachedRoot, DistributionPackage, InstalledSupply, OnThisMachine
-from tarry.embedded.postgres import EmbeddedPostgres
+from tarry.embedded.postgresql import EmbeddedPostgres
 from tarry.embedded.sources import Source, Supply, choose
 
 if TYPE_CHECKING:

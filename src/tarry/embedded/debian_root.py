@@ -37,9 +37,15 @@ def stamped(root: Path) -> str | None:
         return None
 
 
-def obstacle() -> str | None:
-    """Why it cannot be built here, if so."""
-    if sys.platform != "linux" or shutil.which("apt-get") is None:
+def obstacle(root: Path) -> str | None:
+    """Why it cannot be used or built here, if so."""
+    if sys.platform != "linux":
+        return "needs Linux"
+    if not installation.can_enter_roots():
+        return "this machine allows no mount namespaces (`unshare --mount`)"
+    if stamped(root):
+        return None
+    if shutil.which("apt-get") is None:
         return "needs a Debian-like Linux"
     if privilege.prefix() is None:
         return "needs root or `sudo -n`, once"
@@ -93,8 +99,8 @@ def install_inside(root: Path) -> None:
     for file in ("hosts", "resolv.conf"):  # a node that cannot resolve localhost hangs at its start
         privilege.run(["cp", "--dereference", f"/etc/{file}", str(root / "etc" / file)])
     install = ["apt-get", "install", "-y", "--no-install-recommends", "rabbitmq-server"]
-    privilege.run(installation.inside_root(root, ["/usr/bin/env", "DEBIAN_FRONTEND=noninteractive", *install], []))
-    privilege.run(installation.inside_root(root, ["apt-get", "clean"], []))
+    for command in (install, ["apt-get", "clean"]):
+        privilege.run(installation.inside_root(root, command, privileged=True))
 
 
 def remove(root: Path) -> None:

@@ -60,7 +60,7 @@ class DockerBroker:
         else:
             self._container.start()
         deadline = time.monotonic() + PATIENCE
-        while not (management.answers(self.management_url) and management.accepts(self._amqp)):
+        while not management.serves(self.management_url, 5672):
             if time.monotonic() > deadline:
                 raise StartupError(f"{self.source} did not come up. The end of its log:\n{self.log_tail()}")
             time.sleep(0.2)

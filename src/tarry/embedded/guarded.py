@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -45,12 +46,13 @@ class Guarded:
         self._unread = b""
         self._lock = threading.RLock()
         self._guardian = subprocess.Popen(
-            [sys.executable, "-I", str(Path(guardian.__file__)), *map(str, throwaway)],
+            [sys.executable, "-I", "-S", str(Path(guardian.__file__)), *map(str, throwaway)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=tuple(hold_open),
             start_new_session=True,  # Ctrl-C in a terminal is for the owner to act on
             cwd="/",
+            env={},  # nothing of ours concerns it, and it starts at once
         )
 
     def start(self, service: Service) -> int:
@@ -105,7 +107,8 @@ class Guarded:
         with self._lock:
             stdin, stdout = self._streams()
             if not stdin.closed:
-                stdin.close()
+                with contextlib.suppress(BrokenPipeError):  # it has gone before us
+                    stdin.close()
                 self._guardian.wait()
                 stdout.close()
                 self.pid = None

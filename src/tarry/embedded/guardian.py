@@ -27,6 +27,7 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 TICK = 0.5
 KILL_PATIENCE = 10.0
 
@@ -58,7 +59,7 @@ def send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def become(order: dict[str, Any]) -> None:
+def become(order: dict[str, Any], guardian: int) -> None:
     """The forked child turns into the service. Credentials go first: dropping them forgets the death signal."""
     os.setsid()
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -69,12 +70,13 @@ def become(order: dict[str, Any]) -> None:
         os.setgroups([])
         os.setgid(order["gid"])
         os.setuid(order["uid"])
-    guardian = os.getppid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guardian:  # it died before the kernel knew whom to tell
         os._exit(1)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE):
+    signal.set_wakeup_fd(-1)
+    for number in (*HEARD, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
     os.execve(order["argv"][0], order["argv"], order["env"])  # noqa: S606  a shell in between would be one more to guard
 
 
@@ -83,6 +85,7 @@ class Guardian:
         self.throwaway = throwaway
         self.owner = os.getppid()
         self.service: int | None = None
+        self.group = 0
         self.last_stop: tuple[int, float] = (signal.SIGTERM, 20.0)
         self.ending = False
         self.unread = b""
@@ -122,13 +125,17 @@ class Guardian:
             self.end_service(order["signal"], order["grace"])
             return
         self.last_stop = (order["stop_signal"], order["grace"])
+        guardian = os.getpid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)  # until the child is deaf to what is ours, and we have its pid
         self.service = os.fork()
         if self.service == 0:
             try:
-                become(order)
+                become(order, guardian)
             except OSError as problem:
                 os.write(2, f"{order['argv'][0]}: {problem}\n".encode())
             os._exit(127)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+        self.group = self.service
         self.tell({"started": self.service})
 
     def tell(self, event: dict[str, Any]) -> None:
@@ -171,6 +178,9 @@ class Guardian:
     def kill_remains(self) -> None:
         if self.service is not None:
             send(self.service, signal.SIGKILL)
+        if sys.platform != "linux":  # no /proc to find descendants in, but most stay in the service's process group
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.group, signal.SIGKILL)
         patience = time.monotonic() + KILL_PATIENCE
         while (rest := descendants(os.getpid())) and time.monotonic() < patience:
             for pid in rest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -81,11 +82,14 @@ def in_series(version: str, series: str | None) -> bool:
     return series is None or version == series or version.startswith(f"{series}.")
 
 
-def inside_root(root: Path, command: Sequence[str], folders: Sequence[Path]) -> list[str]:
+def inside_root(
+    root: Path, command: Sequence[str], folders: Sequence[Path] = (), *, privileged: bool | None = None
+) -> list[str]:
     """Run with `root` as /, with the machine's /proc, /dev and /sys and the given folders in it.
 
     The mounts live in a namespace of their own and vanish with the last process in it. Every step is an exec, so the
-    process that was started is the process that runs the command.
+    process that was started is the process that runs the command. Without privileges, a user namespace makes us root
+    of what is ours: enough to run a broker, not enough to install one.
     """
     if sys.platform != "linux":
         raise EmbeddedError("A cached Debian root only runs on Linux. Use Docker here, or a RABBITMQ_URL.")
@@ -94,6 +98,37 @@ def inside_root(root: Path, command: Sequence[str], folders: Sequence[Path]) -> 
         'while [ "$1" != -- ]; do mkdir -p "$root$1"; mount --rbind "$1" "$root$1"; shift; done; shift; '
         'exec chroot "$root" "$@"'
     )
-    as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    unshare = [shutil.which("unshare") or "/usr/bin/unshare", *as_root, "--mount", "--propagation", "private"]
-    return [*unshare, "--", "/bin/sh", "-ec", script, "sh", str(root), *map(str, folders), "--", *command]
+    if privileged is None:
+        privileged = os.geteuid() == 0
+    return [
+        *unshare(privileged=privileged),
+        "/bin/sh",
+        "-ec",
+        script,
+        "sh",
+        str(root),
+        *map(str, folders),
+        "--",
+        *command,
+    ]
+
+
+def unshare(*, privileged: bool) -> list[str]:
+    program = shutil.which("unshare") or "/usr/bin/unshare"
+    return [
+        program,
+        *(() if privileged else ("--user", "--map-root-user")),
+        "--mount",
+        "--propagation",
+        "private",
+        "--",
+    ]
+
+
+def can_enter_roots() -> bool:
+    """Some containers and hardened machines allow no new namespaces."""
+    try:
+        check = subprocess.run([*unshare(privileged=os.geteuid() == 0), "true"], capture_output=True, check=False)
+    except OSError:
+        return False
+    return check.returncode == 0

@@ -80,6 +80,7 @@ class Layout:
             "LC_ALL": "C.UTF-8",
             "ERL_EPMD_PORT": str(epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_CRASH_DUMP_SECONDS": "0",  # no dump: the log says what matters
             "RUNNING_UNDER_SYSTEMD": "true",  # no shell between guardian and node: the node has the pid we know
             "RABBITMQ_CONF_ENV_FILE": os.devnull,
             "RABBITMQ_NODENAME": identity.name,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tarry.embedded import debian_root, installation, package
-from tarry.embedded.broker import EmbeddedBroker
+from tarry.embedded.brokers import EmbeddedBroker
 from tarry.embedded.installation import Installation, in_series
 from tarry.embedded.sources import Finding
 from tarry.errors import EmbeddedError
@@ -95,11 +95,11 @@ class CachedRoot:
     def look(self, series: str | None) -> Finding:
         if series not in debian_root.SUITES:
             return Finding(usable=False, sentence=f"only for series {', '.join(debian_root.SUITES)}, when asked for")
-        if version := debian_root.stamped(debian_root.folder(series)):
-            return Finding(usable=True, sentence=f"taking {version} from {debian_root.folder(series)}")
-        if obstacle := debian_root.obstacle():
-            return Finding(usable=False, sentence=obstacle)
         where = debian_root.folder(series)
+        if obstacle := debian_root.obstacle(where):
+            return Finding(usable=False, sentence=obstacle)
+        if version := debian_root.stamped(where):
+            return Finding(usable=True, sentence=f"taking {version} from {where}")
         return Finding(usable=True, sentence=f"building {series} from Debian {debian_root.SUITES[series]} in {where}")
 
     def take(self, series: str | None, announce: Announce) -> InstalledSupply:

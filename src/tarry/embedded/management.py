@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
-import urllib.error
 import urllib.request
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -33,7 +31,7 @@ def request(url: str, path: str, *, method: str = "GET", body: object = None, ti
 def answers(url: str) -> bool:
     try:
         request(url, "overview", timeout=2)
-    except (OSError, ValueError, urllib.error.URLError):
+    except (OSError, ValueError):
         return False
     return True
 
@@ -42,10 +40,13 @@ def version(url: str) -> str:
     return str(request(url, "overview")["rabbitmq_version"])
 
 
-def accepts(port: int) -> bool:
-    """The AMQP listener takes connections; it is opened last, so then everything is there."""
+def serves(url: str, port: int, node: str | None = None) -> bool:
+    """The node itself says that it takes AMQP connections there. A mere answer on a port may be somebody else's."""
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
+        listeners = request(url, "overview", timeout=2)["listeners"]
+    except (OSError, ValueError, KeyError, TypeError):
         return False
-    return True
+    return any(
+        listener["protocol"] == "amqp" and listener["port"] == port and node in {None, listener["node"]}
+        for listener in listeners
+    )

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 120.0
 PORT_ATTEMPTS = 4
-TAKEN = ("eaddrinuse", "address already in use", "port_in_use", "already registered")
+# How either series says that a port is taken: AMQP, management, distribution.
+TAKEN = ("eaddrinuse", "address already in use", "dist_port_already_used")
 
 
 class Node:
@@ -51,7 +52,7 @@ class Node:
         if not self._settled and not self.identity.ports_are_free:
             self.identity.choose_ports()
         for attempt in range(PORT_ATTEMPTS):
-            self.launch()
+            self._launch()
             if self._wait_until_ready():
                 self._settled = True
                 return
@@ -59,10 +60,9 @@ class Node:
             if self._settled or attempt == PORT_ATTEMPTS - 1 or not self._ports_were_taken():
                 break
             self.identity.choose_ports()
-        raise StartupError(f"RabbitMQ {self.version} did not start. The end of its log:\n{self.log_tail()}")
+        raise self._startup_error()
 
-    def launch(self) -> None:
-        """Start without waiting: nodes of a cluster wait for each other."""
+    def _launch(self) -> None:
         self._layout.write(self.identity, self.extra_config)
         self._layout.console.unlink(missing_ok=True)
         self._guarded.start(
@@ -75,22 +75,21 @@ class Node:
             )
         )
 
-    def wait_until_ready(self) -> None:
-        if not self._wait_until_ready():
-            raise StartupError(f"RabbitMQ {self.version} did not start. The end of its log:\n{self.log_tail()}")
-        self._settled = True
-
     def _wait_until_ready(self) -> bool:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and self._guarded.running:
-            if management.answers(self.management_url) and management.accepts(self.identity.amqp):
-                return self._guarded.running  # or it was somebody else who answered
+            if management.serves(self.management_url, self.identity.amqp, self.name):
+                return True
             time.sleep(0.05)
         return False
 
     def _ports_were_taken(self) -> bool:
         said = self.log_tail(400).lower()
         return any(sign in said for sign in TAKEN)
+
+    def _startup_error(self) -> StartupError:
+        """With much of the log: the cause comes first, and Erlang has a lot to say about its consequences."""
+        return StartupError(f"RabbitMQ {self.version} did not start. The end of its log:\n{self.log_tail(120)}")
 
     def _environment(self) -> dict[str, str]:
         return self._layout.environment(self.identity, self._epmd.port)

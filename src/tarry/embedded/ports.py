@@ -22,7 +22,7 @@ def free(count: int) -> list[int]:
             if len(found) == count:
                 return found
             port = random.randint(LOWEST, HIGHEST)
-            if is_free(port, held):
+            if port not in found and is_free(port, held):
                 found.append(port)
     raise OSError(f"no free port between {LOWEST} and {HIGHEST} on 127.0.0.1")
 

@@ -30,11 +30,12 @@ def run(command: Sequence[str], *, stdin: str | None = None) -> str:
     before = prefix()
     if before is None:
         raise EmbeddedError(f"`{command[0]}` needs root. Run as root, or allow `sudo -n {command[0]}`.")
-    return run_plain([*before, *command], stdin=stdin)
+    # sudo starts from an empty environment
+    return run_plain([*before, "env", "DEBIAN_FRONTEND=noninteractive", *command], stdin=stdin)
 
 
 def run_plain(command: Sequence[str], *, stdin: str | None = None) -> str:
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "HOMEBREW_NO_AUTO_UPDATE": "1"}
+    env = {**os.environ, "LC_ALL": "C.UTF-8", "HOMEBREW_NO_AUTO_UPDATE": "1"}
     done = subprocess.run(
         command,
         input=stdin,

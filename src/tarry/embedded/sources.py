@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tarry.errors import EmbeddedError, NoBrokerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from tarry.embedded.broker import Broker
+    from tarry.embedded.brokers import Broker
 
-    Announce = Callable[[str], None]
+Announce = Callable[[str], None]
 
 WAYS_OUT = """Any one of these helps:
   - set RABBITMQ_URL (and RABBITMQ_MANAGEMENT_URL) to a broker that runs already

@@ -57,14 +57,21 @@ def must_reach(path: Path, user: User) -> None:
 
 
 def reachable_copy(install: Path, user: User) -> Path:
-    """The installation itself if it can be reached, else a copy: opening somebody's home to all is not ours to do."""
+    """The installation itself if it can be reached, else a copy: opening somebody's home to all is not ours to do.
+
+    The copy keeps the places of the wheel's parts, because the programs look for their libraries beside its package.
+    """
     if first_closed_folder(install / "bin", user) is None:
         return install
     about = (install / "bin" / "postgres").stat()
     copy = Path(tempfile.gettempdir()) / f"tarry-{install.name}-{about.st_size}-{about.st_mtime_ns}"
+    package = install.parent
     if not copy.exists():
         fresh = Path(tempfile.mkdtemp(prefix=f"{copy.name}."))
-        shutil.copytree(install, fresh, dirs_exist_ok=True)
+        shutil.copytree(install, fresh / package.name / install.name)
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, fresh / libraries.name)
         fresh.chmod(0o755)
         try:
             fresh.rename(copy)
@@ -72,4 +79,4 @@ def reachable_copy(install: Path, user: User) -> Path:
             shutil.rmtree(fresh)
     if copy.stat().st_uid != os.geteuid():
         raise EmbeddedError(f"{copy} belongs to somebody else. Remove it, then try again.")
-    return copy
+    return copy / package.name / install.name

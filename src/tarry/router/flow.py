@@ -8,6 +8,7 @@ from a duplicate, and a request is acknowledged only when the broker has confirm
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -28,6 +29,9 @@ class Ledger(Protocol):
     async def duplicates(self, found: Sequence[tuple[str, int]]) -> None: ...
 
 
+FRAME_MAX = 131_072
+"""What every broker allows unless it is told otherwise."""
+
 Publish = Callable[[Sequence[Message]], Awaitable[list[Outcome]]]
 """Publishes all, and tells the broker's word on each."""
 
@@ -43,6 +47,10 @@ class Result:
     duplicates: Sequence[Request]
     acked: Sequence[int]
     requeued: Sequence[int]
+    decided_s: float
+    """Seconds until the last decision was made, the claim included."""
+    confirmed_s: float
+    """Seconds from then until the broker's last word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +67,23 @@ class Flow:
     now_ms: Callable[[], int]
     draw: Callable[[], float]
     new_id: Callable[[], str]
-    frame_max: int = 131_072
+    frame_max: Callable[[], int] = lambda: FRAME_MAX
+    """The most that one frame may hold on the publishing connection of the moment."""
     in_flight: set[str] = field(default_factory=set)
     """Retries that this router is moving right now; a second request for one of them waits its turn."""
 
     async def handle(self, deliveries: Sequence[Delivery]) -> Result:
         """One batch, from deliveries to what is to be acknowledged."""
+        started = time.perf_counter()
         items = [self._understand(delivery) for delivery in deliveries]
         requests, later = self._take_turns([item for item in items if isinstance(item, Request)])
         try:
             ours, duplicates = await self._claim(requests)
             plans = [await self._decide(request, round_) for request, round_ in ours]
             plans += [self._refuse(item) for item in items if isinstance(item, Refused)]
+            decided = time.perf_counter()
             moved, stuck = await self._publish(plans)
+            confirmed = time.perf_counter()
             await self._record(moved, duplicates)
         finally:
             self.in_flight.difference_update(request.retry_id for request in requests)
@@ -81,7 +93,20 @@ class Flow:
             *(item.delivery.tag for item in items if isinstance(item, Probe)),
         ]
         waiting = [*(plan.item.delivery.tag for plan, _ in stuck), *(request.delivery.tag for request in later)]
-        return Result([plan for plan, _ in moved], stuck, duplicates, acked=finished, requeued=waiting)
+        return Result(
+            [plan for plan, _ in moved], stuck, duplicates, finished, waiting, decided - started, confirmed - decided
+        )
+
+    async def give_up(self, delivery: Delivery, reason: str) -> Result:
+        """A delivery that nothing else can be done with goes to a person, whole."""
+        started = time.perf_counter()
+        moved, stuck = await self._publish([self._refuse(Refused(delivery, self.new_id(), reason))])
+        await self._record(moved, [])
+        plans = [plan for plan, _ in moved]
+        tags = [delivery.tag]
+        return Result(
+            plans, stuck, [], tags if plans else [], [] if plans else tags, 0.0, time.perf_counter() - started
+        )
 
     def _understand(self, delivery: Delivery) -> Request | Refused | Probe:
         """Whatever a request does to us, it must not take its batch with it."""
@@ -116,7 +141,7 @@ class Flow:
         return Plan(item, 0, Review(None, None, item.reason), self.now_ms())
 
     async def _publish(self, plans: Sequence[Plan]) -> tuple[list[tuple[Plan, Message]], list[tuple[Plan, Outcome]]]:
-        planned = [message_of(plan, self.names, self.frame_max) for plan in plans]
+        planned = [message_of(plan, self.names, self.frame_max()) for plan in plans]
         outcomes = await self.publish([message for _, message in planned]) if planned else []
         answered = list(zip(planned, outcomes, strict=True))
         moved = [one for one, outcome in answered if outcome is Outcome.CONFIRMED]

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 import structlog
 from pika.exceptions import AMQPError
 
-from tarry.errors import TarryError
+from tarry.broker.link import say
+from tarry.errors import BrokerError, BrokerUnreachableError, TarryError
 
 log = structlog.get_logger()
 
@@ -21,19 +22,38 @@ SETTLED = 30.0
 async def keep(
     part: str, run: Callable[[], Awaitable[str]], stop: asyncio.Event, on_restart: Callable[[str], None]
 ) -> None:
-    """Until `stop` is set. `run` returns the reason for its end, or raises it."""
-    pause = FIRST_PAUSE
-    while True:
-        started = asyncio.get_running_loop().time()
+    """Until `stop` is set. `run` returns the reason for its end, or raises it.
+
+    A refusal at the very first try is raised: somebody has to mend a right, and should hear of it at once.
+    """
+    pause, tries = FIRST_PAUSE, 0
+    clock = asyncio.get_running_loop().time
+    while not stop.is_set():
+        started = clock()
+        tries += 1
         try:
             reason = await run()
-        except (TarryError, AMQPError, OSError, TimeoutError) as error:
+        except (TarryError, OSError) as error:
+            if tries == 1 and isinstance(error, BrokerError) and not isinstance(error, BrokerUnreachableError):
+                raise
             reason = str(error) or type(error).__name__
+        except AMQPError as error:
+            reason = say(error)
         if stop.is_set():
             return
-        if asyncio.get_running_loop().time() - started > SETTLED:
+        if clock() - started > SETTLED:
             pause = FIRST_PAUSE
         log.warning("connection lost, trying again", part=part, reason=reason, pause=pause)
         on_restart(part)
-        await asyncio.sleep(pause)
+        await sleep_unless(stop, pause)
         pause = min(pause * 2, LONGEST_PAUSE)
+
+
+async def sleep_unless(stop: asyncio.Event, seconds: float) -> bool:
+    """Sleep, but wake at once when it is time to stop; True if it is."""
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar
 
 import structlog
 
@@ -15,13 +16,12 @@ from tarry.audit.store import Store
 from tarry.broker.publisher import Outcome
 from tarry.core.names import Names
 from tarry.core.states import Note
-from tarry.errors import AuditError
+from tarry.errors import AuditError, AuditUnavailableError
 from tarry.router.flow import Publish
+from tarry.router.memory import Memory
 
 log = structlog.get_logger()
-
-REMEMBERED = 200_000
-"""Claims kept in memory, for duplicates while Postgres is away."""
+T = TypeVar("T")
 
 CHECK_EVERY = 1.0
 """Seconds between looks at a Postgres that was away."""
@@ -30,44 +30,50 @@ CHECK_EVERY = 1.0
 class ResilientLedger:
     """Claims and records in Postgres; from the first failure until it answers again, from memory and to the spool."""
 
-    def __init__(self, store: Store, publish: Publish, names: Names) -> None:
+    def __init__(self, store: Store, publish: Publish, names: Names, now_ms: Callable[[], int]) -> None:
         self._store = store
         self._publish = publish
         self._names = names
-        self._memory: OrderedDict[str, int] = OrderedDict()
+        self._memory = Memory(now_ms)
         self._watch: asyncio.Task[None] | None = None
-        self.trouble: str | None = None
-        """Why Postgres is not being used now, or None."""
+        self.trouble: str | None = "Postgres has not answered yet."
+        """Why Postgres is not being used now, or None; the service says when it can be used for the first time."""
         self.spooled = 0
+        self.refused = 0
 
     async def claim(self, claims: Sequence[Claim]) -> dict[str, Granted]:
-        if self.trouble is None:
-            try:
-                granted = await self._store.claim(claims)
-            except AuditError as error:
-                self._lost(error)
-            else:
-                self._remember({retry_id: one.round for retry_id, one in granted.items()})
-                return granted
-        return self._claim_from_memory(claims)
+        if self.trouble is not None:
+            return self._memory.claim(claims)
+        try:
+            granted = await self._store.claim(claims)
+        except AuditUnavailableError as error:
+            self._lost(error)
+            return self._memory.claim(claims)
+        except AuditError as error:
+            return await self._claim_apart(claims, error)
+        self._memory.remember(granted)
+        return granted
 
     async def record(self, records: Sequence[Record]) -> None:
+        self._memory.scheduled(records)
         if self.trouble is None:
             try:
                 await self._store.record(records)
-            except AuditError as error:
+            except AuditUnavailableError as error:
                 self._lost(error)
+            except AuditError as error:
+                await self._record_apart(records, error)
+                return
             else:
                 return
         await self._spool(records)
 
     async def duplicates(self, found: Sequence[tuple[str, int]]) -> None:
-        """A note worth having, not worth waiting for."""
-        if self.trouble is None:
-            try:
-                await self._store.note(found, Note.DUPLICATE, "the same request again")
-            except AuditError as error:
-                self._lost(error)
+        await self._mention(lambda: self._store.note(found, Note.DUPLICATE, "the same request again"))
+
+    async def strayed(self, found: Sequence[tuple[str, int]]) -> None:
+        if found:
+            await self._mention(lambda: self._store.strayed(found))
 
     async def close(self) -> None:
         if self._watch is not None:
@@ -75,21 +81,42 @@ class ResilientLedger:
             with suppress(asyncio.CancelledError):
                 await self._watch
 
-    def _claim_from_memory(self, claims: Sequence[Claim]) -> dict[str, Granted]:
-        """What this process has claimed is all that is known; a request beyond it is taken on trust."""
-        granted = {}
-        for one in claims:
-            known = self._memory.get(one.retry_id, 0)
-            if one.redelivered or not one.knows_round or known < one.round:
-                round_ = one.round if one.knows_round else known + 1
-                granted[one.retry_id] = Granted(round_, one.retry_count, one.since_ms)
-        self._remember({retry_id: one.round for retry_id, one in granted.items()})
-        return granted
+    async def _mention(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Worth having in the history, not worth waiting for."""
+        if self.trouble is None:
+            try:
+                await write()
+            except AuditUnavailableError as error:
+                self._lost(error)
+            except AuditError as error:
+                log.warning("postgres refused a note", error=str(error))
 
-    def _remember(self, rounds: dict[str, int]) -> None:
-        self._memory.update(rounds)
-        while len(self._memory) > REMEMBERED:
-            self._memory.popitem(last=False)
+    async def _claim_apart(self, claims: Sequence[Claim], error: AuditError) -> dict[str, Granted]:
+        """Something in it is not for Postgres: that one is granted from memory, the others as ever."""
+        if len(claims) == 1:
+            self._refuse(claims[0].retry_id, error)
+            return self._memory.claim(claims)
+        one, other = _halves(claims)
+        return await self.claim(one) | await self.claim(other)
+
+    async def _record_apart(self, records: Sequence[Record], error: AuditError) -> None:
+        """As above; what cannot be written whole is written bare."""
+        if len(records) > 1:
+            one, other = _halves(records)
+            await self.record(one)
+            await self.record(other)
+            return
+        whole = records[0]
+        self._refuse(whole.retry_id, error)
+        bare = replace(
+            whole, body=None, properties=None, message_id=None, error_type=None, error_reason=None, exchange=""
+        )
+        if bare != whole:
+            await self.record([replace(bare, routing_key="", reason="stored in part")])
+
+    def _refuse(self, retry_id: str, error: AuditError) -> None:
+        self.refused += 1
+        log.error("postgres refused an entry", retry_id=retry_id, error=str(error))
 
     async def _spool(self, records: Sequence[Record]) -> None:
         """Through the broker, which is there, to the tap, which writes it when Postgres is back."""
@@ -108,13 +135,17 @@ class ResilientLedger:
             self._watch = asyncio.create_task(self._until_back())
 
     async def _until_back(self) -> None:
-        while True:
+        while self.trouble is not None:
             await asyncio.sleep(CHECK_EVERY)
             try:
                 await self._store.ping()
             except AuditError as error:
                 self.trouble = str(error)
-                continue
-            self.trouble = None
-            log.info("postgres is back", spooled=self.spooled)
-            return
+            else:
+                self.trouble = None
+                log.info("postgres is back", spooled=self.spooled)
+
+
+def _halves(items: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+    middle = len(items) // 2
+    return items[:middle], items[middle:]

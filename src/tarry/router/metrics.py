@@ -2,80 +2,135 @@
 
 from __future__ import annotations
 
+from collections import Counter as Tally
+from collections.abc import Iterable, Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tarry import __version__
 from tarry.audit.records import Return
 from tarry.core.decide import Review, Schedule
+from tarry.core.policy import ErrorClass
+from tarry.router.depth import Depth
 from tarry.router.flow import Result
+from tarry.router.labels import Labels, attempt
 from tarry.router.plans import Plan
 
-MOST_QUEUES = 200
-"""Distinct queue labels; the rest share one, so that a thousand queues do not blow up the scrape."""
-
-OTHER = "other"
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+DRIFT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 30)
+SIZES = (1, 5, 20, 50, 100, 200, 500, 1000, 5000)
 
 
 class Metrics:
-    """One registry per service, so that two can live in a process."""
+    """One registry per service, so that two can live in a process. docs/metrics.md is made from it."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._queues: set[str] = set()
-        self.scheduled = self._counter("retries_scheduled", "Retries put into a tier.", "queue")
-        self.executed = self._counter("retries_executed", "Retries that came back to their queue.", "queue", "status")
-        self.exhausted = self._counter("retries_exhausted", "Messages that spent all their retries.", "queue")
-        self.depth = Gauge("retry_queue_depth", "Messages waiting in tiers.", registry=self.registry)
-        self.reviewed = self._counter("tarry_reviewed", "Messages sent to review.", "queue")
-        self.duplicates = self._counter("tarry_duplicates", "Requests that were duplicates.")
-        self.stuck = self._counter("tarry_stuck", "Publishes that the broker did not take.", "outcome")
-        self.reconnects = self._counter("tarry_reconnects", "Connections opened again.", "part")
-        self.degraded = Gauge("tarry_degraded", "1 while Postgres is away.", registry=self.registry)
-        self.batch = Histogram(
-            "tarry_batch_size", "Requests per batch.", buckets=(1, 5, 20, 50, 100, 200, 500), registry=self.registry
+        self.queues, self.tiers = Labels(200), Labels(200)
+        count, gauge, spread = self._counter, self._gauge, self._histogram
+
+        self.scheduled = count("retries_scheduled", "Retries put into a tier.", "queue")
+        self.executed = count(
+            "retries_executed",
+            "Retries that came due, by what became of them: `returned` to their queue, or `unroutable`.",
+            "queue",
+            "status",
         )
-        self.batch_seconds = Histogram(
-            "tarry_batch_seconds", "From delivery to ack of a batch.", registry=self.registry
+        self.exhausted = count(
+            "retries_exhausted", "Messages that spent all their retries and went to review.", "queue"
         )
-        self.drift = Histogram(
-            "tarry_drift_seconds",
-            "How long after its due moment a retry came back.",
-            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 30),
-            registry=self.registry,
-        )
-        Gauge("tarry_build_info", "Version in use.", ["version"], registry=self.registry).labels(__version__).set(1)
+        self.depth = Depth()
+        self.registry.register(self.depth)
+
+        self.due = count("tarry_due", "Retries that came due.", "queue")
+        self.requeued = count("tarry_requeued", "Retries that were put back into the queue they failed in.", "queue")
+        self.dead = count("tarry_dead", "Messages that will not be retried any more: exhausted or final.", "queue")
+        self.kinds = count("tarry_retries", "Retries by what caused them: `automatic` or `manual`.", "kind")
+        for kind in ("automatic", "manual"):
+            self.kinds.labels(kind)
+        self.attempts = count("tarry_retries_by_attempt", "Retries scheduled, by which attempt it is.", "attempt")
+        self.not_retryable = count("tarry_not_retryable", "Failures that were classed as final.", "queue")
+
+        self.reviewed = count("tarry_reviewed", "Messages sent to review, for whatever reason.", "queue")
+        self.duplicates = count("tarry_duplicates", "Requests that were duplicates, and were dropped.")
+        self.stuck = count("tarry_stuck", "Publishes that the broker did not take, to be tried again.", "outcome")
+        self.strays = count("tarry_unroutable", "Messages that found no way home, by outcome.", "outcome")
+        self.reconnects = count("tarry_reconnects", "Connections lost and opened again, by part.", "part")
+        self.reloads = count("tarry_reloads", "Changes of the topology files, by outcome.", "outcome")
+
+        self.batch = spread("tarry_batch_size", "Requests per batch.", SIZES)
+        self.decision = spread("tarry_decision_seconds", "From taking up a batch to its last decision.", SECONDS)
+        self.confirm = spread("tarry_confirm_seconds", "From a batch's decisions to the broker's last word.", SECONDS)
+        self.drift = spread("tarry_drift_seconds", "How long after its due moment a retry came back.", DRIFT, "tier")
+
+        self.degraded = gauge("tarry_degraded", "1 while Postgres is away and history waits in the broker.")
+        self.blocked = gauge("tarry_blocked", "1 while the broker has an alarm and takes no publishes.")
+        self.consuming = gauge("tarry_consuming", "1 while the broker delivers requests to this router.")
+        self.spooled = gauge("tarry_spooled", "Records written to the spool since the start.")
+        self.refused = gauge("tarry_audit_refused", "Records that Postgres would not take since the start.")
+        self.policies = gauge("tarry_policy_info", "1 for each policy in use.", "policy", "max_retries")
+        build = gauge("tarry_build_info", "The version in use.", "version")
+        build.labels(__version__).set(1)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
 
-    def queue(self, name: str) -> str:
-        """The label for a queue."""
-        if name not in self._queues:
-            if len(self._queues) >= MOST_QUEUES:
-                return OTHER
-            self._queues.add(name)
-        return name
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
 
-    def count(self, result: Result, seconds: float) -> None:
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+
+    def count(self, result: Result) -> None:
         """One batch."""
         self.batch.observe(len(result.acked) + len(result.requeued))
-        self.batch_seconds.observe(seconds)
+        self.decision.observe(result.decided_s)
+        self.confirm.observe(result.confirmed_s)
         self.duplicates.inc(len(result.duplicates))
-        for plan in result.moved:
-            self._count_moved(plan)
-        for _, outcome in result.stuck:
-            self.stuck.labels(outcome.value).inc()
+        # Looking a label up costs more than adding: once for each that the batch has, not for each message.
+        for queue, plans in _by_queue(result.moved).items():
+            self._count_queue(self.queues(queue), plans)
+        for outcome, times in Tally(outcome for _, outcome in result.stuck).items():
+            self.stuck.labels(outcome.value).inc(times)
 
-    def _count_moved(self, plan: Plan) -> None:
-        queue = self.queue(plan.queue)
-        decision = plan.decision
-        if isinstance(decision, Schedule):
-            self.scheduled.labels(queue).inc()
-        elif isinstance(decision, Review):
-            self.reviewed.labels(queue).inc()
-            if decision.exhausted:
-                self.exhausted.labels(queue).inc()
+    def _count_queue(self, queue: str, plans: list[Plan]) -> None:
+        scheduled = [plan.decision for plan in plans if isinstance(plan.decision, Schedule)]
+        reviewed = [plan.decision for plan in plans if isinstance(plan.decision, Review)]
+        if scheduled:
+            self.scheduled.labels(queue).inc(len(scheduled))
+            self.kinds.labels("automatic").inc(len(scheduled))
+            for number, times in Tally(attempt(decision.retry_count) for decision in scheduled).items():
+                self.attempts.labels(number).inc(times)
+        if reviewed:
+            self.reviewed.labels(queue).inc(len(reviewed))
+            exhausted = sum(decision.exhausted for decision in reviewed)
+            final = sum(decision.error_class is ErrorClass.FINAL for decision in reviewed)
+            self.exhausted.labels(queue).inc(exhausted)
+            self.not_retryable.labels(queue).inc(final)
+            self.dead.labels(queue).inc(exhausted + final)
 
-    def count_return(self, found: Return) -> None:
-        self.executed.labels(self.queue(found.queue), "returned").inc()
-        self.drift.observe(max(0, found.at_ms - found.due_ms) / 1000)
+    def count_returns(self, found: Sequence[Return]) -> None:
+        """One batch of the tap."""
+        for queue, times in Tally(self.queues(one.queue) for one in found).items():
+            self.executed.labels(queue, "returned").inc(times)
+            self.due.labels(queue).inc(times)
+            self.requeued.labels(queue).inc(times)
+        for one in found:
+            self.drift.labels(self.tiers(one.tier)).observe(max(0, one.at_ms - one.due_ms) / 1000)
+
+    def count_strays(self, outcome: str, queues: Sequence[str]) -> None:
+        self.strays.labels(outcome).inc(len(queues))
+        for queue, times in Tally(self.queues(one) for one in queues).items():
+            self.executed.labels(queue, "unroutable").inc(times)
+
+    def show_policies(self, policies: dict[str, int]) -> None:
+        self.policies.clear()
+        for name, most in policies.items():
+            self.policies.labels(name, str(most)).set(1)
+
+
+def _by_queue(plans: Iterable[Plan]) -> dict[str, list[Plan]]:
+    found: dict[str, list[Plan]] = {}
+    for plan in plans:
+        found.setdefault(plan.queue, []).append(plan)
+    return found

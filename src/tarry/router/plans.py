@@ -59,13 +59,14 @@ def claim_of(request: Request) -> Claim:
 
 def corrected(request: Request, granted: Granted) -> Request:
     """With what the audit knows better: a consumer that lost our headers must not loop for ever."""
-    failure = replace(
-        request.failure,
-        round=granted.round - 1,
-        retry_count=granted.retry_count,
-        first_failed_ms=granted.since_ms,
+    failure = request.failure
+    known = (failure.round + 1, failure.retry_count, failure.first_failed_ms)
+    if known == (granted.round, granted.retry_count, granted.since_ms):
+        return request
+    better = replace(
+        failure, round=granted.round - 1, retry_count=granted.retry_count, first_failed_ms=granted.since_ms
     )
-    return replace(request, failure=failure)
+    return replace(request, failure=better)
 
 
 def to_review(plan: Plan, reason: str) -> Plan:
@@ -96,48 +97,31 @@ def _review_key(item: Request | Refused) -> str:
 def record_of(plan: Plan, message: Message, names: Names, ladder: Ladder) -> Record:
     """What the audit keeps; the body only where the policy says so."""
     item, decision = plan.item, plan.decision
+    request = item if isinstance(item, Request) else None
+    failure = request.failure if request else None
+    scheduled = decision if isinstance(decision, Schedule) else None
     keep = decision.policy is None or decision.policy.keep_payload
-    record = Record(
+    return Record(
         retry_id=item.retry_id,
         round=plan.round,
-        state=State.SCHEDULED if isinstance(decision, Schedule) else State.IN_REVIEW,
+        state=State.SCHEDULED if scheduled else State.IN_REVIEW,
         queue=plan.queue,
+        reason=_storable(decision.reason) if isinstance(decision, Review) else None,
+        exchange=_storable(request.origin.exchange) or "" if request else "",
+        routing_key=_storable(request.origin.routing_key) or "" if request else "",
+        message_id=request.message_id if request else None,
+        retry_count=scheduled.retry_count if scheduled else failure.retry_count if failure else 0,
+        max_retries=scheduled.max_retries if scheduled else None,
         policy=decision.policy.name if decision.policy else None,
         error_class=decision.error_class,
-        reason=decision.reason if isinstance(decision, Review) else None,
+        error_type=_storable(failure.error_type) if failure else None,
+        error_reason=_storable(failure.error_reason) if failure else None,
+        since_ms=failure.first_failed_ms if failure else None,
+        due_ms=scheduled.due_ms if scheduled else None,
+        delay_ms=scheduled.itinerary.delay_ms if scheduled else None,
+        tier=first_queue(scheduled.itinerary, names, ladder) if scheduled else None,
         body=message.body if keep else None,
-        properties=b"".join(message.properties.encode()) if keep else None,
-    )
-    if isinstance(item, Request):
-        record = _with_request(record, item)
-    if isinstance(decision, Schedule):
-        record = _with_schedule(record, decision, names, ladder)
-    return record
-
-
-def _with_request(record: Record, request: Request) -> Record:
-    failure, origin = request.failure, request.origin
-    return replace(
-        record,
-        exchange=origin.exchange,
-        routing_key=origin.routing_key,
-        message_id=request.message_id,
-        retry_count=failure.retry_count,
-        error_type=_storable(failure.error_type),
-        error_reason=_storable(failure.error_reason),
-        since_ms=failure.first_failed_ms,
-    )
-
-
-def _with_schedule(record: Record, decision: Schedule, names: Names, ladder: Ladder) -> Record:
-    way = decision.itinerary
-    return replace(
-        record,
-        retry_count=decision.retry_count,
-        max_retries=decision.max_retries,
-        due_ms=decision.due_ms,
-        delay_ms=way.delay_ms,
-        tier=first_queue(way, names, ladder),
+        properties=message.encoded_properties() if keep else None,
     )
 
 

@@ -1,59 +1,38 @@
-"""The service: the flow on live connections, the tap beside it, and an orderly end."""
+"""The service: the parts that run side by side, how they start, and an orderly end."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-import time
-import uuid
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import structlog
-from pika.exceptions import AMQPError
 
 from tarry.audit.store import Store
-from tarry.audit.tap import Tap
 from tarry.broker.address import Address
-from tarry.broker.consumer import Consumer
-from tarry.broker.publisher import Message, Outcome, Publisher
-from tarry.contract.request import Acceptance, Delivery
-from tarry.errors import TarryError
-from tarry.router.actions import log_actions
-from tarry.router.destinations import Destinations
-from tarry.router.flow import Flow
-from tarry.router.keep import keep
-from tarry.router.ledger import ResilientLedger
+from tarry.errors import BrokerUnreachableError
+from tarry.router.actions import Action, log_actions
+from tarry.router.checks import check_broker
+from tarry.router.depth import measure
+from tarry.router.keep import FIRST_PAUSE, LONGEST_PAUSE, keep, sleep_unless
 from tarry.router.metrics import Metrics
+from tarry.router.parts import Parts
+from tarry.router.reload import Reload
+from tarry.router.threads import in_thread
 from tarry.topology.model import Topology
 
 log = structlog.get_logger()
 
-IN_FLIGHT = 3
-"""Batches at once: the next is being claimed while the last is being confirmed."""
-
-TRY_AGAIN = 1.0
-"""Seconds that a request rests whose publish was not taken, so that a full tier is no busy loop."""
-
-LAST_BATCHES = 8.0
+LAST_BATCHES = 4.0
 """Seconds that batches in flight have at the end."""
 
+GOODBYE = 2.0
+"""Seconds for the connections after that."""
 
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-@dataclass(slots=True)
-class Outlet:
-    """The publisher of the moment; without one every answer is UNKNOWN, and requests stay where they are."""
-
-    publisher: Publisher | None = None
-
-    async def publish(self, messages: Sequence[Message]) -> list[Outcome]:
-        if self.publisher is None:
-            return [Outcome.UNKNOWN] * len(messages)
-        return await self.publisher.publish(messages)
+BOOKS_FIRST = 2.0
+"""Seconds that Postgres has at the start, before retries go on without it."""
 
 
 @dataclass(slots=True)
@@ -63,163 +42,122 @@ class Service:
     topology: Topology
     address: Address
     store: Store
+    migrate: Callable[[], object]
+    """Brings the database up to date; blocking."""
     metrics: Metrics = field(default_factory=Metrics)
     batch: int = 500
-    consuming: bool = False
-    """Whether requests are being taken right now."""
-    _outlet: Outlet = field(default_factory=Outlet)
-    _batches: set[asyncio.Task[None]] = field(default_factory=set)
-    _ledger: ResilientLedger = field(init=False)
-    _destinations: Destinations = field(init=False)
-    _tap: Tap = field(init=False)
+    write_actions: Callable[[Sequence[Action]], None] = log_actions
+    files: tuple[Path, Callable[[], Topology]] | None = None
+    """The topology's folder and how to read it anew; None means that it never changes."""
+    reload: Reload | None = field(init=False, default=None)
+    _waiting: str | None = "it is starting"
+    _parts: Parts = field(init=False)
 
     def __post_init__(self) -> None:
-        names = self.topology.broker_names
-        self._ledger = ResilientLedger(self.store, self._outlet.publish, names)
-        self._destinations = Destinations(self.address, names)
-        self._tap = Tap(self.store, names, now_ms, self.metrics.count_return)
+        self._parts = Parts(
+            self.topology, self.address, self.store, self.migrate, self.metrics, self.batch, self.write_actions
+        )
+        if self.files is not None:
+            folder, read = self.files
+            self.reload = Reload(
+                folder,
+                read,
+                self.address,
+                self._parts.use,
+                self.topology,
+                lambda it: self.metrics.reloads.labels(it).inc(),
+            )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set; then the batches in flight are finished."""
+        if not await self._broker_is_there(stop):
+            return
         await self.store.open()
-        parts = [
-            asyncio.create_task(keep("router", lambda: self._route(stop), stop, self._restarted)),
-            asyncio.create_task(keep("tap", self._listen, stop, self._restarted)),
-        ]
+        books = asyncio.create_task(self._parts.keep_books(stop), name="books")
+        await self._books_first(books)
+        tasks = [books, *(asyncio.create_task(part, name=name) for name, part in self._running(stop).items())]
+        ended = asyncio.create_task(stop.wait())
         try:
-            ended = asyncio.create_task(stop.wait())
-            await asyncio.wait([ended, *parts], return_when=asyncio.FIRST_COMPLETED)
-            for part in parts:
-                if part.done():
-                    part.result()
-            await self._finish_batches()
+            await asyncio.wait([ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
         finally:
-            await _cancel(*parts)
-            await self._ledger.close()
-            await self._destinations.close()
-            await self.store.close()
+            stop.set()
+            ended.cancel()
+            await self._end(tasks)
 
     @property
     def troubles(self) -> list[str]:
-        """What keeps this router from its full service, for health checks."""
-        found = [] if self.consuming else ["the broker is not delivering requests"]
-        publisher = self._outlet.publisher
-        if publisher is not None and publisher.link.blocked:
-            found.append("the broker has an alarm and takes no publishes")
-        return found
+        """What keeps this router from its service, for health checks."""
+        return [self._waiting] if self._waiting else self._parts.troubles
+
+    def show_state(self) -> None:
+        """Into the metrics, when somebody looks at them."""
+        metrics, parts = self.metrics, self._parts
+        metrics.degraded.set(parts.degraded is not None)
+        metrics.blocked.set(parts.blocked)
+        metrics.consuming.set(parts.consuming)
+        metrics.spooled.set(parts.spooled)
+        metrics.refused.set(parts.refused)
 
     @property
     def degraded(self) -> str | None:
         """Postgres is away: retries go on, their history waits."""
-        return self._ledger.trouble or self._tap.trouble
+        return self._parts.degraded
+
+    def _running(self, stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
+        parts, again = self._parts, self._restarted
+        running = {
+            "router": keep("router", parts.route, stop, again),
+            "tap": keep("tap", parts.listen, stop, again),
+            "strays": keep("strays", parts.collect_strays, stop, again),
+            "depth": measure(self.metrics.depth, self.address, self.topology.broker_names, stop),
+        }
+        if self.reload is not None:
+            running["reload"] = self.reload.watch(stop)
+        return running
+
+    async def _books_first(self, books: asyncio.Task[None]) -> None:
+        """Postgres is nearly always there: a moment's patience, and the first requests are claimed like all others."""
+        opened = asyncio.create_task(self._parts.books_open.wait())
+        await asyncio.wait([books, opened], timeout=BOOKS_FIRST, return_when=asyncio.FIRST_COMPLETED)
+        opened.cancel()
+
+    async def _broker_is_there(self, stop: asyncio.Event) -> bool:
+        """Waits for a broker; refuses one that would lose or strand messages. False if told to stop meanwhile."""
+        pause = FIRST_PAUSE
+        while not stop.is_set():
+            checked = asyncio.create_task(
+                in_thread(lambda: check_broker(self.topology, self.address), "start-up check")
+            )
+            ended = asyncio.create_task(stop.wait())
+            await asyncio.wait([checked, ended], return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            if not checked.done():
+                checked.cancel()
+                return False
+            try:
+                checked.result()
+            except BrokerUnreachableError as error:
+                self._waiting = f"waiting for the broker: {error}"
+                log.warning("waiting for the broker", reason=str(error), pause=pause)
+                await sleep_unless(stop, pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                self._waiting = None
+                return True
+        return False
+
+    async def _end(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Each step has its time, so that the whole is over within ten seconds whoever does not answer."""
+        await self._parts.finish(LAST_BATCHES)
+        _, late = await asyncio.wait(tasks, timeout=GOODBYE)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=0.5)
+        await asyncio.gather(self._parts.close(), self.store.close())
 
     def _restarted(self, part: str) -> None:
         self.metrics.reconnects.labels(part).inc()
-
-    async def _route(self, stop: asyncio.Event) -> str:
-        """One life of the two connections; either one's end is the end of both."""
-        names = self.topology.broker_names
-        publisher = await Publisher.open(self.address, "router: publish")
-        try:
-            consumer = await Consumer.open(
-                self.address,
-                names.scheduled,
-                "router: consume",
-                batch=self.batch,
-                prefetch=self.batch * (IN_FLIGHT + 1),
-            )
-            try:
-                self._outlet.publisher, self.consuming = publisher, True
-                publisher.link.closed.add_done_callback(lambda done: consumer.link.end(done.result()))
-                return await self._consume(consumer, self._flow(publisher.link.frame_max), stop)
-            finally:
-                self.consuming = False
-                await consumer.link.close()
-        finally:
-            self._outlet.publisher = None
-            await publisher.link.close()
-
-    def _flow(self, frame_max: int) -> Flow:
-        topology, names = self.topology, self.topology.broker_names
-        return Flow(
-            names=names,
-            rules=topology.rules,
-            accept=Acceptance(names, topology.destinations, topology.failures),
-            ledger=self._ledger,
-            publish=self._outlet.publish,
-            attach=self._destinations,
-            now_ms=now_ms,
-            draw=random.random,
-            new_id=lambda: str(uuid.uuid4()),
-            frame_max=frame_max,
-        )
-
-    async def _consume(self, consumer: Consumer, flow: Flow, stop: asyncio.Event) -> str:
-        slots = asyncio.Semaphore(IN_FLIGHT)
-
-        def ended(task: asyncio.Task[None]) -> None:
-            self._batches.discard(task)
-            slots.release()
-
-        async for batch in consumer.batches():
-            if stop.is_set():
-                break
-            await slots.acquire()
-            task = asyncio.create_task(self._handle(batch, consumer, flow))
-            self._batches.add(task)
-            task.add_done_callback(ended)
-        if stop.is_set():
-            await self._finish_batches()
-            return "stopped"
-        await _cancel(*self._batches)
-        return consumer.link.closed.result()
-
-    async def _handle(self, batch: list[Delivery], consumer: Consumer, flow: Flow) -> None:
-        started = time.perf_counter()
-        try:
-            result = await flow.handle(batch)
-        except (TarryError, AMQPError, OSError) as error:
-            log.warning("batch failed, will try again", size=len(batch), error=str(error))
-            await self._rest_and_requeue(consumer, [delivery.tag for delivery in batch])
-            return
-        for tag in result.acked:
-            consumer.ack(tag)
-        self.metrics.count(result, time.perf_counter() - started)
-        log_actions(result, flow.names, flow.rules.ladder)
-        await self._rest_and_requeue(consumer, result.requeued)
-
-    async def _rest_and_requeue(self, consumer: Consumer, tags: Sequence[int]) -> None:
-        if tags:
-            await asyncio.sleep(TRY_AGAIN)
-            for tag in tags:
-                consumer.requeue(tag)
-
-    async def _listen(self) -> str:
-        """One life of the tap's connection."""
-        consumer = await Consumer.open(self.address, self.topology.broker_names.audit, "tap")
-        try:
-            async for batch in consumer.batches():
-                handled = asyncio.create_task(self._tap.handle(batch))
-                either: list[asyncio.Future[None] | asyncio.Future[str]] = [handled, consumer.link.closed]
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                if not handled.done():
-                    await _cancel(handled)
-                    break
-                handled.result()
-                for delivery in batch:
-                    consumer.ack(delivery.tag)
-            return consumer.link.closed.result()
-        finally:
-            await consumer.link.close()
-
-    async def _finish_batches(self) -> None:
-        if self._batches:
-            await asyncio.wait(set(self._batches), timeout=LAST_BATCHES)
-
-
-async def _cancel(*tasks: asyncio.Task[None]) -> None:
-    for task in tasks:
-        task.cancel()
-    for task in tasks:
-        with suppress(asyncio.CancelledError):
-            await task

@@ -6,11 +6,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tarry.attach.detach import detach
 from tarry.attach.perform import Request, attach
 from tarry.attach.remarks import Level
 from tarry.broker.address import Address
 from tarry.errors import BrokerError, TopologyMismatchError
 from tarry.topology.model import Topology
+from tarry.topology.rights import deploy_rights
 from tests.harness.spaces import Vhost
 from tests.integration.attach.world import SMALL, World
 
@@ -73,8 +75,10 @@ class TestAUserWithFewRights:
         yield name
         vhost.api(f"users/{name}", method="DELETE")
 
-    def address(self, vhost: Vhost, user: str, tags: str, configure: str = ".*", write: str = ".*") -> Address:
-        rights = {"configure": configure, "write": write, "read": ".*"}
+    def address(
+        self, vhost: Vhost, user: str, tags: str, *, configure: str = ".*", write: str = ".*", read: str = ".*"
+    ) -> Address:
+        rights = {"configure": configure, "write": write, "read": read}
         vhost.api(f"users/{user}", method="PUT", body={"password": "secret", "tags": tags})
         vhost.api(f"permissions/{{vhost}}/{user}", method="PUT", body=rights)
         host, port = vhost.address
@@ -96,19 +100,33 @@ class TestAUserWithFewRights:
         world.declare("orders")
         before = world.everything()
         address = self.address(vhost, user, "policymaker", configure="^$")
-        with pytest.raises(BrokerError, match=r"configure access"):
+        with pytest.raises(BrokerError, match=r"lacks .*`configure`.*set_permissions"):
             attach(world.topology, address, Request(["orders"]))
         assert world.everything() == before
 
     def test_to_bind_the_queue(self, world: World, vhost: Vhost, user: str) -> None:
         world.declare("orders")
         address = self.address(vhost, user, "policymaker", write=r"^retry\..*")
-        with pytest.raises(BrokerError, match=r"(write|access).*orders"):
+        with pytest.raises(BrokerError, match=r"lacks .*`write`.* on queue 'orders'"):
             attach(world.topology, address, Request(["orders"]))
         assert world.applied_policy("orders") is None
+
+    def test_the_deploy_user_of_the_topology_has_all_it_takes(
+        self, world: World, vhost: Vhost, user: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tarry.attach.detach.SETTLING_SECONDS", 0.1)
+        world.declare("orders")
+        topology = world.topology.model_copy(update={"destinations": ("ord*",)})
+        rights = deploy_rights(topology)
+        address = self.address(
+            vhost, user, "policymaker", configure=rights.configure, write=rights.write, read=rights.read
+        )
+        attach(topology, address, Request(["orders"]))
+        assert world.states()["orders"].state == "ok"
+        detach(topology, address, queues=["orders"])
+        assert world.states() == {}
 
     def test_a_policymaker_who_is_no_administrator_may(self, world: World, vhost: Vhost, user: str) -> None:
         world.declare("orders")
         attach(world.topology, self.address(vhost, user, "policymaker"), Request(["orders"]))
         assert world.states()["orders"].state == "ok"
-

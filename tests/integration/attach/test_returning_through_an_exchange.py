@@ -78,7 +78,8 @@ def test_a_message_that_matches_nothing_goes_to_the_alternate_exchange(world: Wo
     assert world.take("retry.unroutable")[1] == b"again"
 
 
-def test_an_exchange_can_be_detached(world: World, events: str) -> None:
+def test_an_exchange_can_be_detached(world: World, events: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tarry.attach.detach.SETTLING_SECONDS", 0.1)
     before = world.everything()
     world.attach(exchanges=(events,))
     assert world.everything() != before

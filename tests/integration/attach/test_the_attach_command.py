@@ -4,11 +4,11 @@ import json
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
 import typer
-from click.testing import Result
 from typer.testing import CliRunner
 
 from tarry.cli.attach import register
@@ -16,15 +16,13 @@ from tarry.cli.output import Commands
 from tests.harness.spaces import Vhost
 from tests.integration.attach.world import World, a_world
 
-Run = Callable[..., Result]
+Run = Callable[..., Any]
 
 
 def runner(folder: Path, amqp_url: str, management_url: str) -> Run:
     (folder / "tarry.toml").write_text("[ladder]\nlevels = 2\n")
     (folder / "policies").mkdir()
-    (folder / "policies" / "all.toml").write_text(
-        '[[policy]]\nname = "default"\nschedule = ["1s"]\nmax_retries = 1\n'
-    )
+    (folder / "policies" / "all.toml").write_text('[[policy]]\nname = "default"\nschedule = ["1s"]\nmax_retries = 1\n')
     app = typer.Typer(cls=Commands)
     register(app)
     environment = {

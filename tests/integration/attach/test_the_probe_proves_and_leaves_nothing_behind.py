@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
 
 import pika
 import pytest
@@ -18,9 +17,8 @@ INTAKE = {"dead-letter-exchange": "retry.intake"}
 
 
 @pytest.fixture(autouse=True)
-def a_short_patience(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _a_short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "DEADLINE_S", 2.0)
-    yield
 
 
 def a_twin(world: World, kind: str, arguments: dict[str, str] | None = None, **definition: object) -> Twin:

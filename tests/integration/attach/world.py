@@ -48,7 +48,9 @@ class World:
         keys = {key.replace("_", "-"): value for key, value in definition.items()}
         self.management.set_policy(name, pattern=pattern, definition=keys, priority=priority, apply_to="queues")
 
-    def attach(self, *queues: str, exchanges: tuple[str, ...] = (), probe: bool = True, **options: Any) -> list[AttachPlan]:
+    def attach(
+        self, *queues: str, exchanges: tuple[str, ...] = (), probe: bool = True, **options: Any
+    ) -> list[AttachPlan]:
         return attach(self.topology, self.address, Request(queues, exchanges, Options(**options), probe))
 
     def survey(self) -> Survey:
@@ -67,7 +69,9 @@ class World:
             "queues": set(live.queues),
             "exchanges": set(live.exchanges),
             "bindings": {str(binding) for binding in live.bindings},
-            "policies": {f"{policy.name} {policy.pattern} {sorted(policy.definition)}" for policy in live.policies or ()},
+            "policies": {
+                f"{policy.name} {policy.pattern} {sorted(policy.definition)}" for policy in live.policies or ()
+            },
         }
 
     def publish(self, queue: str, body: bytes = b"work", exchange: str = "", **properties: Any) -> None:

@@ -39,12 +39,14 @@ def a_survey(
     with_queues: tuple[str, ...] = (),
 ) -> Survey:
     """A broker on which the topology is applied."""
-    own = [Exchange(name, "direct") for name in (NAMES.intake, NAMES.relay, NAMES.deliver)]
+    on_the_way = (NAMES.intake, NAMES.relay, NAMES.held_gate, NAMES.arrive, NAMES.deliver)
+    own = [Exchange(name, "direct") for name in on_the_way]
+    standing = (Binding(NAMES.intake, "", NAMES.scheduled), Binding(NAMES.arrive, "", NAMES.deliver, "exchange"))
     live = Live(
         version=version,
         exchanges={exchange.name: exchange for exchange in (*own, *exchanges)},
         queues={queue.name: queue.as_queue() for queue in (*queues, *map(a_queue, with_queues))},
-        bindings=frozenset({Binding(NAMES.intake, "", NAMES.scheduled), *bindings}),
+        bindings=frozenset({*standing, *bindings}),
         policies=policies,
         operator_policies=operator,
     )

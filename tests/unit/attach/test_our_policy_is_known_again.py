@@ -12,6 +12,7 @@ from tarry.attach.own_policy import (
     belongs_to,
     fingerprint,
     is_own,
+    is_readable,
     pattern_for,
     policy_name,
     queue_of,
@@ -72,3 +73,8 @@ def test_a_policy_belongs_to_the_installation_that_it_leads_to() -> None:
 )
 def test_it_is_kept_to_the_queues_type_where_the_broker_can(version: tuple[int, ...], wanted: str) -> None:
     assert apply_to("quorum", version) == wanted
+
+
+def test_patterns_that_mean_something_else_to_python_are_told_apart() -> None:
+    patterns = ("^a.*$", "^[[:alpha:]]+$", "^a(?i)b$")
+    assert [pattern for pattern in patterns if is_readable(pattern)] == ["^a.*$"]

@@ -198,3 +198,10 @@ def test_nothing_is_attached_to_an_intake_that_leads_nowhere() -> None:
     with pytest.raises(TopologyMismatchError, match=r"exchange retry\.intake.*tarry topology apply"):
         require_topology(Survey(NAMES, Live((4, 3, 6)), {}))
     require_topology(a_survey())
+
+
+def test_a_pattern_that_only_the_broker_can_read_counts_by_its_word() -> None:
+    strange = a_policy("strange", r"^ord(?i)ERS$", 5, max_length=5)
+    assert policy_of(plan(a_survey(a_queue(policy="strange"), policies=(strange,)))).definition["max-length"] == 5
+    assert "max-length" not in policy_of(plan(a_survey(a_queue(), policies=(strange,)))).definition
+    assert plan(attached(a_queue(policy="strange"), strange)).nothing_to_do

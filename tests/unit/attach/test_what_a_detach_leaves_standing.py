@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tarry.attach.detach import waiting
+from tarry.attach.detach import DetachPlan, wait_for_rejects, waiting
+from tarry.attach.survey import UserQueue
 from tarry.core.names import Destination
 from tests.unit.attach.surveys import NAMES
 
@@ -29,3 +32,27 @@ def test_the_way_home_is_needed_while_anything_on_the_way_holds_a_message(
     depths: dict[str, int], counted: list[str]
 ) -> None:
     assert sorted(waiting(NAMES, Destination("queue", "orders"), depths)) == counted
+
+
+@pytest.mark.parametrize(
+    ("figures", "stuck"),
+    [
+        ({}, 0),
+        ({"messages": 7, "messages_ready": 5, "messages_unacknowledged": 2}, 0),
+        ({"messages": 7, "messages_ready": 1, "messages_unacknowledged": 2}, 4),
+        ({"messages": None, "messages_ready": 3, "messages_unacknowledged": 0}, 0),
+    ],
+)
+def test_rejects_in_the_buffer_are_what_neither_part_of_the_total_counts(figures: dict[str, int], stuck: int) -> None:
+    about = {"name": "orders", "durable": True, "auto_delete": False, "arguments": {}}
+    assert UserQueue.read(about | figures).stuck == stuck
+
+
+def test_nothing_is_taken_back_while_rejects_are_in_the_buffer() -> None:
+    destination = Destination("queue", "orders")
+    plan = DetachPlan(destination, "tarry.orders", "retry.relay.orders", (), None, stuck=3)
+    waits = wait_for_rejects(plan)
+    assert waits.parts == []
+    assert not waits.nothing_to_do
+    assert "3 rejects wait" in waits.kept[0]
+    assert wait_for_rejects(replace(plan, stuck=0)).parts == ["policy  tarry.orders", "queue   retry.relay.orders"]

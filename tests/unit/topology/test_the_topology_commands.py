@@ -16,7 +16,8 @@ NOWHERE = ("--url", "amqp://guest:guest@127.0.0.1:1/", "--management-url", "http
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TARRY_TOPOLOGY", "RABBITMQ_URL", "TARRY_DEPLOY_PASSWORD", "TARRY_ROUTER_PASSWORD"):
+    own = ("TARRY_TOPOLOGY", "TARRY_SETTINGS", "TARRY_DEPLOY_PASSWORD", "TARRY_ROUTER_PASSWORD")
+    for name in (*own, "RABBITMQ_URL", "DATABASE_URL", "RETRY_QUEUE", "MANUAL_REVIEW_QUEUE"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -107,3 +108,12 @@ def test_a_topology_in_the_present_folder_comes_before_the_shipped_one(
 
     assert '"mine.delay.2s"' in CliRunner().invoke(app, ["export"]).stdout
     assert '"mine.' not in CliRunner().invoke(app, ["export", "-t", str(shipped())]).stdout
+
+
+def test_a_queue_that_the_environment_renames_is_the_one_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETRY_QUEUE", "my.requests")
+
+    found = json.loads(CliRunner().invoke(app, ["export"]).stdout)
+
+    assert "my.requests" in {queue["name"] for queue in found["queues"]}
+    assert "retry.scheduled" not in {queue["name"] for queue in found["queues"]}

@@ -1,34 +1,63 @@
+-- name: configure
+-- For each new connection.
+set statement_timeout = '4s';
+
 -- name: claim
 -- Takes requests for this router, in one statement for a batch. A row comes back for each that is ours now; a request
 -- without a row is a duplicate. A request that says which round failed is new if that round is the latest one; one that
 -- does not is new if its retry is no longer waiting by this server's clock. A claim that was never confirmed is taken
--- over when its request is delivered again, or after the lease.
+-- over when its request is delivered again, or after the lease. A row that says `raced` was claimed by another router in
+-- this very moment: ask again.
 with request as (
     select *
       from unnest(%(ids)b::uuid[], %(rounds)b::int[], %(knows_round)b::bool[], %(redelivered)b::bool[], %(counts)b::int[],
                   %(queues)b::text[], %(message_ids)b::text[], %(since_ms)b::bigint[])
            as r (id, round, knows_round, redelivered, retry_count, queue, message_id, since_ms)
 ),
+known as (
+    -- Locked in one order, so that two routers with the same ids wait for each other instead of ending in a deadlock.
+    select request.*, live.state, live.round as live_round, live.retry_count as live_count, live.due_at, live.claimed_at,
+           live.updated_at
+      from request
+      join retry as live using (id)
+     order by live.id
+       for update of live
+),
+judged as (
+    -- A request without our headers for a retry that is over begins a new life: somebody sent the message anew. If it
+    -- is only the last one delivered again, after a crash between record and acknowledgement, it goes on counting.
+    select *,
+           not knows_round
+           and state in ('succeeded', 'in_review', 'cancelled', 'discarded')
+           and not (redelivered and updated_at > clock_timestamp() - %(lease)s::interval) as new_life,
+           case when state = 'claimed' and (round = live_round or not knows_round)
+                then redelivered or claimed_at < clock_timestamp() - %(lease)s::interval
+                when knows_round then round > live_round
+                when state in ('scheduled', 'held', 'unroutable') then due_at <= clock_timestamp()
+                else true
+                end as granted
+      from known
+),
 again as (
     update retry as live
-       set state       = 'claimed',
-           round       = case when live.state = 'claimed' and not request.knows_round then live.round
-                              when request.knows_round then request.round
-                              else live.round + 1 end,
-           retry_count = case when request.knows_round then request.retry_count else live.retry_count end,
-           claimed_at  = clock_timestamp(),
-           claimed_by  = %(actor)s,
-           due_at      = null,
-           returned_at = null,
-           updated_at  = clock_timestamp()
-      from request
-     where live.id = request.id
-       and case
-           when live.state = 'claimed' and (live.round = request.round or not request.knows_round)
-           then request.redelivered or live.claimed_at < clock_timestamp() - %(lease)s::interval
-           when request.knows_round then request.round > live.round
-           else live.state not in ('scheduled', 'held', 'unroutable') or live.due_at <= clock_timestamp()
-           end
+       set state           = 'claimed',
+           round           = case when request.knows_round then request.round
+                                  when request.state = 'claimed' then request.live_round
+                                  else request.live_round + 1 end,
+           retry_count     = case when request.new_life then request.retry_count
+                                  when not request.knows_round then request.live_count
+                                  when request.state = 'in_review' then request.retry_count
+                                  else greatest(request.retry_count, request.live_count) end,
+           first_failed_at = case when request.new_life
+                                  then coalesce(to_timestamp(request.since_ms / 1000.0), clock_timestamp())
+                                  else live.first_failed_at end,
+           claimed_at      = clock_timestamp(),
+           claimed_by      = %(actor)s,
+           due_at          = null,
+           returned_at     = null,
+           updated_at      = clock_timestamp()
+      from judged as request
+     where live.id = request.id and request.granted
  returning live.id, live.round, live.retry_count, live.first_failed_at
 ),
 fresh as (
@@ -36,7 +65,7 @@ fresh as (
     select id, message_id, queue, 'claimed', round, retry_count,
            coalesce(to_timestamp(since_ms / 1000.0), clock_timestamp()), clock_timestamp(), %(actor)s
       from request
-     where not exists (select from retry where retry.id = request.id)
+     where not exists (select from known where known.id = request.id)
      order by id
         on conflict (id) do nothing
  returning id, round, retry_count, first_failed_at
@@ -46,43 +75,57 @@ noted as (
     insert into transition (retry_id, round, state, actor)
     select id, round, 'claimed', %(actor)s from ours
 )
-select id, round, retry_count, (extract(epoch from first_failed_at) * 1000)::bigint from ours;
+select id, round, retry_count, (extract(epoch from first_failed_at) * 1000)::bigint as since_ms, false as raced
+  from ours
+ union all
+select id, round, retry_count, since_ms, true
+  from request
+ where not exists (select from known where known.id = request.id)
+   and not exists (select from ours where ours.id = request.id);
 
 -- name: record
--- What became of a batch: the current rows and their history, in one statement. A row that the tap has already seen
--- return keeps that state; a row that is not there (Postgres was away at its claim) is made.
+-- What became of a batch: the current rows and their history, in one statement. A row that is past `claimed` in the same
+-- round keeps its state (the tap was faster), unless a person has to decide after all; a row that is not there (Postgres
+-- was away at its claim) is made. Records that come late, through the spool, change no later round.
 with done as (
     select *
       from unnest(%(ids)b::uuid[], %(rounds)b::int[], %(states)b::text[], %(reasons)b::text[], %(queues)b::text[],
                   %(exchanges)b::text[], %(routing_keys)b::text[], %(message_ids)b::text[], %(counts)b::int[],
                   %(most)b::int[], %(policies)b::text[], %(classes)b::text[], %(types)b::text[],
-                  %(error_reasons)b::text[], %(since_ms)b::bigint[], %(due_ms)b::bigint[], %(delay_ms)b::bigint[],
-                  %(tiers)b::text[], %(bodies)b::bytea[], %(properties)b::bytea[])
+                  %(error_reasons)b::text[], %(fingerprints)b::text[], %(since_ms)b::bigint[], %(due_ms)b::bigint[],
+                  %(delay_ms)b::bigint[], %(tiers)b::text[], %(bodies)b::bytea[], %(properties)b::bytea[])
            as d (id, round, state, reason, queue, exchange, routing_key, message_id, retry_count, max_retries, policy,
-                 error_class, error_type, error_reason, since_ms, due_ms, delay_ms, tier, body, properties)
+                 error_class, error_type, error_reason, fingerprint, since_ms, due_ms, delay_ms, tier, body, properties)
 ),
 moved as (
     insert into retry as live (id, round, state, queue, exchange, routing_key, message_id, retry_count, max_retries,
-                               policy, error_class, error_type, error_reason, first_failed_at, due_at, delay_ms, tier,
-                               body, properties)
+                               policy, error_class, error_type, error_reason, fingerprint, first_failed_at, entered_at,
+                               due_at, expected_at, delay_ms, tier, body, properties)
     select id, round, state, queue, exchange, routing_key, message_id, retry_count, max_retries, policy, error_class,
-           error_type, error_reason, coalesce(to_timestamp(since_ms / 1000.0), clock_timestamp()),
-           to_timestamp(due_ms / 1000.0), delay_ms, tier, body, properties
+           error_type, error_reason, fingerprint, coalesce(to_timestamp(since_ms / 1000.0), clock_timestamp()),
+           to_timestamp((due_ms - delay_ms) / 1000.0), to_timestamp(due_ms / 1000.0), to_timestamp(due_ms / 1000.0),
+           delay_ms, tier, body, properties
       from done
      order by id
         on conflict (id) do update
-       set state        = case when live.round = excluded.round and live.state <> 'claimed'
-                               then live.state else excluded.state end,
+       set state        = case when live.round < excluded.round or live.state = 'claimed' then excluded.state
+                               when excluded.state = 'in_review'
+                                and live.state in ('scheduled', 'returned', 'unroutable') then 'in_review'
+                               else live.state end,
            round        = excluded.round,
            exchange     = excluded.exchange,
            routing_key  = excluded.routing_key,
+           message_id   = coalesce(excluded.message_id, live.message_id),
            retry_count  = excluded.retry_count,
-           max_retries  = excluded.max_retries,
+           max_retries  = coalesce(excluded.max_retries, live.max_retries),
            policy       = excluded.policy,
-           error_class  = excluded.error_class,
-           error_type   = excluded.error_type,
-           error_reason = excluded.error_reason,
+           error_class  = coalesce(excluded.error_class, live.error_class),
+           error_type   = coalesce(excluded.error_type, live.error_type),
+           error_reason = coalesce(excluded.error_reason, live.error_reason),
+           fingerprint  = coalesce(excluded.fingerprint, live.fingerprint),
+           entered_at   = excluded.entered_at,
            due_at       = excluded.due_at,
+           expected_at  = excluded.expected_at,
            delay_ms     = excluded.delay_ms,
            tier         = excluded.tier,
            body         = excluded.body,
@@ -93,7 +136,7 @@ moved as (
 insert into transition (retry_id, round, state, actor, reason, detail)
 select id, round, state, %(actor)s, reason,
        case when due_ms is not null
-            then jsonb_build_object('due', to_timestamp(due_ms / 1000.0), 'tier', tier, 'attempt', retry_count) end
+            then jsonb_build_object('due_ms', due_ms, 'delay_ms', delay_ms, 'tier', tier, 'attempt', retry_count) end
   from done;
 
 -- name: note
@@ -101,76 +144,94 @@ select id, round, state, %(actor)s, reason,
 insert into transition (retry_id, round, state, actor, reason)
 select *, %(actor)s, %(reason)s from unnest(%(ids)b::uuid[], %(rounds)b::int[], %(notes)b::text[]) as n (id, round, note);
 
+-- name: strayed
+-- These rounds found no way home and came to the unroutable queue; whoever sends them on is seen by the tap again.
+with found as (
+    select * from unnest(%(ids)b::uuid[], %(rounds)b::int[]) as f (id, round)
+),
+moved as (
+    update retry as live
+       set state = 'unroutable', updated_at = clock_timestamp()
+      from found
+     where live.id = found.id and live.round = found.round
+       and live.state in ('claimed', 'scheduled', 'held', 'returned')
+)
+insert into transition (retry_id, round, state, actor)
+select id, round, 'unroutable', %(actor)s from found;
+
 -- name: returned
--- The tap's proof: these rounds came back, so much after they were due. A later round may already have begun, so the
--- history tells a first sighting from a second one. A second one is noted as a duplicate, unless the broker says that it
--- is the same sighting delivered again.
+-- The tap's proof: these rounds came back, so much after they were due. A later round may already have begun. A second
+-- sighting of a round is noted as a duplicate, unless the broker says that it is the same one delivered again; a round
+-- that was unroutable in between is sighted anew. Sightings may come out of order when several taps read: only then,
+-- and it is rare, is the history asked whether a round was seen before.
 with seen as (
-    select *, to_timestamp(at_ms / 1000.0) as at, (at_ms - due_ms)::int as drift_ms,
+    select *, to_timestamp(at_ms / 1000.0) as at,
+           greatest(least(at_ms - due_ms, 2147483647), -2147483648)::int as drift_ms,
            row_number() over (partition by id, round order by at_ms) as sighting
       from unnest(%(ids)b::uuid[], %(rounds)b::int[], %(queues)b::text[], %(counts)b::int[], %(due_ms)b::bigint[],
                   %(at_ms)b::bigint[], %(redelivered)b::bool[])
            as s (id, round, queue, retry_count, due_ms, at_ms, redelivered)
 ),
 judged as (
-    select *, sighting > 1 or exists (select from transition
-                                       where retry_id = seen.id and transition.round = seen.round
-                                         and state = 'returned') as again
+    select seen.*,
+           case when sighting > 1 then true
+                when live.id is null or seen.round > live.returned_round then false
+                when seen.round = live.returned_round then live.round > seen.round or live.state <> 'unroutable'
+                else exists (select from transition
+                              where retry_id = seen.id and transition.round = seen.round and state = 'returned')
+           end as again
       from seen
+      left join retry as live using (id)
 ),
 moved as (
-    insert into retry as live (id, round, state, queue, retry_count, due_at, returned_at, drift_ms)
-    select distinct on (id) id, round, 'returned', queue, retry_count, to_timestamp(due_ms / 1000.0), at, drift_ms
+    insert into retry as live (id, round, returned_round, state, queue, retry_count, due_at, returned_at, drift_ms)
+    select distinct on (id) id, round, round, 'returned', queue, retry_count, to_timestamp(due_ms / 1000.0), at, drift_ms
       from judged
      where not again
      order by id, round desc
         on conflict (id) do update
-       set state       = 'returned',
-           round       = excluded.round,
-           returned_at = excluded.returned_at,
-           drift_ms    = excluded.drift_ms,
-           updated_at  = clock_timestamp()
-     where live.round < excluded.round
-        or (live.round = excluded.round and live.state in ('claimed', 'scheduled', 'held', 'unroutable'))
+       set state          = case when live.round < excluded.round then 'returned'
+                                 when live.round = excluded.round
+                                  and live.state in ('claimed', 'scheduled', 'held', 'unroutable', 'cancelled')
+                                 then 'returned'
+                                 else live.state end,
+           round          = greatest(live.round, excluded.round),
+           returned_round = greatest(live.returned_round, excluded.returned_round),
+           returned_at    = case when live.round <= excluded.round then excluded.returned_at else live.returned_at end,
+           drift_ms       = case when live.round <= excluded.round then excluded.drift_ms else live.drift_ms end,
+           updated_at     = clock_timestamp()
 )
-insert into transition (retry_id, round, state, actor, at, detail)
+insert into transition (retry_id, round, state, actor, at, reason, detail)
 select id, round, case when again then 'duplicate' else 'returned' end, %(actor)s, at,
-       jsonb_build_object('drift_ms', drift_ms)
+       case when again then 'it returned again' end, jsonb_build_object('drift_ms', drift_ms)
   from judged
  where not (again and redelivered);
 
--- name: balance
--- How the books stand: one line.
-select count(*)                                                        as retries,
-       (select count(*) from transition where state = 'scheduled')     as scheduled,
-       (select count(*) from transition where state = 'returned')      as returned,
-       count(*) filter (where state = 'in_review')                     as in_review,
-       count(*) filter (where state in ('scheduled', 'held'))          as waiting,
-       count(*) filter (where state = 'claimed')                       as claimed,
-       count(*) filter (where state = 'unroutable')                    as unroutable,
-       (select count(*) from transition where state = 'duplicate')     as duplicates,
-       count(*) filter (where state = 'scheduled' and due_at < clock_timestamp() - %(grace)s::interval) as overdue
-  from retry;
+-- name: cancelled
+-- These rounds were diverted at the cancelled gate. A round that is over has a copy less on its way: a duplicate.
+with seen as (
+    select distinct on (id) *
+      from unnest(%(ids)b::uuid[], %(rounds)b::int[], %(at_ms)b::bigint[], %(redelivered)b::bool[])
+           as s (id, round, at_ms, redelivered)
+     order by id, round desc
+),
+moved as (
+    update retry as live
+       set state = 'cancelled', updated_at = clock_timestamp()
+      from seen
+     where live.id = seen.id and live.round = seen.round
+       and live.state in ('claimed', 'scheduled', 'held', 'unroutable')
+ returning live.id
+)
+insert into transition (retry_id, round, state, actor, at, reason)
+select seen.id, seen.round, case when moved.id is null then 'duplicate' else 'cancelled' end, %(actor)s,
+       to_timestamp(at_ms / 1000.0), case when moved.id is null then 'cancelled when it was over' end
+  from seen
+  left join moved using (id)
+  left join retry as live using (id)
+ where moved.id is not null
+    or not (seen.redelivered or (live.round = seen.round and live.state = 'cancelled'));
 
--- name: drift
--- How late returns were, in milliseconds; a negative smallest value would mean an early one.
-select count(*)::int, coalesce(min(d), 0)::int, coalesce(percentile_disc(0.5) within group (order by d), 0)::int,
-       coalesce(percentile_disc(0.99) within group (order by d), 0)::int, coalesce(max(d), 0)::int
-  from (select (detail ->> 'drift_ms')::int as d from transition where state = 'returned') as returns;
-
--- name: waiting
--- What waits, for whom and until when: the next to come due first.
-select queue, tier, due_at, retry_count, max_retries, coalesce(message_id, id::text)
-  from retry
- where state = 'scheduled'
- order by due_at
- limit %(limit)s;
-
--- name: reviewed
--- The newest that went to review.
-select retry.queue, coalesce(message_id, retry.id::text), transition.reason, transition.at
-  from transition
-  join retry on retry.id = retry_id
- where transition.state = 'in_review'
- order by transition.id desc
- limit %(limit)s;
+-- name: ping
+-- Whether it can be written to: reading would do for a database that is full, read-only or without our tables.
+update tarry_probe set at = clock_timestamp();

@@ -75,7 +75,7 @@ class EmbeddedPostgres:
         self._data.mkdir(mode=0o700, exist_ok=True)
         if self._user is not None:
             os.chown(self._data, self._user.uid, self._user.gid)
-        options = ["--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--username=postgres"]
+        options = ["--auth=trust", "--encoding=UTF8", "--locale=C", "--username=postgres"]
         run = subprocess.run(
             [str(self._bin / "initdb"), f"--pgdata={self._data}", *options, *(() if self._sync else ("--no-sync",))],
             capture_output=True,
@@ -105,7 +105,7 @@ class EmbeddedPostgres:
         settings = [f"port={self.port}", "listen_addresses=127.0.0.1", "unix_socket_directories=", *self._settings]
         return Service(
             argv=[str(self._bin / "postgres"), "-D", str(self._data), *(f"--{setting}" for setting in settings)],
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", "TZ": "UTC"},
+            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"},
             cwd="/",
             log=str(self._log),
             uid=self._user.uid if self._user else None,
@@ -118,7 +118,7 @@ class EmbeddedPostgres:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and self._guarded.running:
             try:
-                psycopg.connect(self.dsn(), connect_timeout=5).close()
+                psycopg.connect(self.dsn(), connect_timeout=2).close()
             except psycopg.OperationalError:
                 time.sleep(0.03)
             else:

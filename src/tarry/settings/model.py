@@ -1,11 +1,13 @@
-"""Settings of the service: environment variables, with the names that the invoice platform's scheduler already had."""
+"""Every setting of the service, with its sentence. The names are those that the invoice platform's scheduler had."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tarry.broker.address import Address
@@ -16,9 +18,9 @@ from tarry.topology.overrides import Overrides
 
 
 class Settings(BaseSettings):
-    """Every setting has its sentence; `tarry serve --help` and docs/settings.md are made from them."""
+    """docs/settings.md and `tarry config` are made from this. An empty variable counts as one that is not set."""
 
-    model_config = SettingsConfigDict(extra="ignore", populate_by_name=True)
+    model_config = SettingsConfigDict(extra="ignore", populate_by_name=True, env_ignore_empty=True, case_sensitive=True)
 
     service_name: str = Field("tarry", alias="SERVICE_NAME", description="Names this service in logs and metrics.")
     http_host: str = Field("127.0.0.1", alias="HTTP_HOST", description="Address that health and metrics listen on.")
@@ -53,6 +55,35 @@ class Settings(BaseSettings):
     )
     batch_size: int = Field(500, ge=1, le=5000, alias="TARRY_BATCH", description="Most requests moved in one batch.")
     log_format: Literal["json", "console"] = Field("json", alias="TARRY_LOG", description="How log lines look.")
+
+    @field_validator("rabbitmq_url")
+    @classmethod
+    def _is_amqp(cls, url: SecretStr) -> SecretStr:
+        _parse(url.get_secret_value())
+        return url
+
+    @field_validator("rabbitmq_management_url")
+    @classmethod
+    def _is_http(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            _parse("amqp://localhost", url.get_secret_value())
+        return url
+
+    @field_validator("database_url")
+    @classmethod
+    def _is_postgres(cls, url: SecretStr | None) -> SecretStr | None:
+        """The library's own message would quote the password."""
+        try:
+            conninfo_to_dict(url.get_secret_value() if url else "")
+        except ProgrammingError:
+            raise ValueError("is no Postgres address: write postgresql://user:password@host/tarry") from None
+        return url
+
+    @model_validator(mode="after")
+    def _delays_agree(self) -> Self:
+        if self.base_delay_ms is not None and self.max_delay_ms is not None and self.max_delay_ms < self.base_delay_ms:
+            raise ValueError(f"MAX_DELAY_MS ({self.max_delay_ms}) is below BASE_DELAY_MS ({self.base_delay_ms})")
+        return self
 
     @property
     def address(self) -> Address:
@@ -94,10 +125,8 @@ class Settings(BaseSettings):
         return self.database_url.get_secret_value()
 
 
-def load_settings(**given: object) -> Settings:
-    """From the environment, with what a flag gave on top; None means not given."""
+def _parse(url: str, management_url: str | None = None) -> None:
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-    except ValidationError as error:
-        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
-        raise SettingsError("\n".join(problems)) from None
+        Address.parse(url, management_url=management_url)
+    except SettingsError as error:
+        raise ValueError(str(error)) from None

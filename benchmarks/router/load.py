@@ -1,0 +1,60 @@
+"""Requests to work on: 512 bytes of body, the headers of the contract, an id for each."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+
+from benchmarks.router.stage import ORIGIN, Space
+from tarry.broker.publisher import Message, Outcome, Publisher
+from tarry.contract.fields import entry
+from tarry.contract.properties import PERSISTENT, Properties
+
+BODY = bytes(range(256)) * 2
+_numbers = itertools.count()
+
+HEADERS = b"".join(
+    (
+        entry("original_queue", ORIGIN),
+        entry("retry_count", 0),
+        entry("error_type", "Timeout"),
+        entry("error_reason", "the other side took too long"),
+    )
+)
+
+
+def request() -> Message:
+    """Into the intake, the one exchange that leads to the request queue."""
+    number = next(_numbers)
+    properties = Properties(headers=HEADERS, delivery_mode=PERSISTENT, message_id=b"m-%d" % number)
+    return Message("retry.intake", ORIGIN, properties, BODY, f"m-{number}")
+
+
+async def fill(space: Space, count: int) -> None:
+    """So many requests, confirmed."""
+    publisher = await Publisher.open(space.address, "benchmark: load")
+    try:
+        for start in range(0, count, 1000):
+            await send(publisher, min(1000, count - start))
+    finally:
+        await publisher.link.close()
+
+
+async def send(publisher: Publisher, count: int) -> None:
+    outcomes = await publisher.publish([request() for _ in range(count)])
+    if set(outcomes) - {Outcome.CONFIRMED}:
+        raise RuntimeError(f"the broker did not take every request: {set(outcomes)}")
+
+
+async def paced(publisher: Publisher, per_second: int, seconds: float) -> AsyncIterator[int]:
+    """Steadily, in steps of twenty milliseconds; yields how many were sent so far."""
+    loop = asyncio.get_running_loop()
+    started, sent = loop.time(), 0
+    while sent < per_second * seconds:
+        due = min(int((loop.time() - started) * per_second) + 1, int(per_second * seconds))
+        if due > sent:
+            await send(publisher, due - sent)
+            sent = due
+            yield sent
+        await asyncio.sleep(0.02)

@@ -1,0 +1,53 @@
+"""Rows to arrays: one array for each parameter of a query, so that a batch is one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+CLAIM = {
+    "ids": "retry_id",
+    "rounds": "round",
+    "knows_round": "knows_round",
+    "redelivered": "redelivered",
+    "counts": "retry_count",
+    "queues": "queue",
+    "message_ids": "message_id",
+    "since_ms": "since_ms",
+}
+RECORD = {
+    "ids": "retry_id",
+    "rounds": "round",
+    "states": "state",
+    "reasons": "reason",
+    "queues": "queue",
+    "exchanges": "exchange",
+    "routing_keys": "routing_key",
+    "message_ids": "message_id",
+    "counts": "retry_count",
+    "most": "max_retries",
+    "policies": "policy",
+    "classes": "error_class",
+    "types": "error_type",
+    "error_reasons": "error_reason",
+    "since_ms": "since_ms",
+    "due_ms": "due_ms",
+    "delay_ms": "delay_ms",
+    "tiers": "tier",
+    "bodies": "body",
+    "properties": "properties",
+}
+RETURN = {
+    "ids": "retry_id",
+    "rounds": "round",
+    "queues": "queue",
+    "counts": "retry_count",
+    "due_ms": "due_ms",
+    "at_ms": "at_ms",
+    "redelivered": "redelivered",
+}
+CANCELLED = {name: RETURN[name] for name in ("ids", "rounds", "at_ms", "redelivered")}
+
+
+def columns(items: Sequence[object], names: Mapping[str, str]) -> dict[str, Any]:
+    return {parameter: [getattr(item, attribute) for item in items] for parameter, attribute in names.items()}

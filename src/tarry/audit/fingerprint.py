@@ -1,0 +1,30 @@
+"""One name for all errors that are the same but for their numbers and ids: what a dashboard groups by."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha1
+
+LENGTH = 16
+"""Hexadecimal digits: enough to tell a few million kinds of errors apart."""
+
+_VARYING = re.compile(
+    r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"  # a UUID
+    r"|\b0x[0-9a-f]+\b"
+    r"|\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b"  # a hash or an object id
+    r"|\d+",
+    re.IGNORECASE,
+)
+
+
+def fingerprint(error_type: str | None, reason: str | None) -> str | None:
+    """None where nothing was said of the error."""
+    if not error_type and not reason:
+        return None
+    text = f"{error_type or ''}\n{blanked(reason or '')}"
+    return sha1(text.encode(errors="backslashreplace"), usedforsecurity=False).hexdigest()[:LENGTH]
+
+
+def blanked(reason: str) -> str:
+    """`order 4711 not found` → `order # not found`."""
+    return _VARYING.sub("#", " ".join(reason.split()))

@@ -1,0 +1,84 @@
+"""A message from the books: the very bytes that were sent, with the way for what is left of its delay. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tarry.broker.publisher import Message
+from tarry.contract.encoding import array_entry
+from tarry.contract.fields import BadTableError, cut, pick, walk_array
+from tarry.contract.properties import Properties
+from tarry.core.decide import Rulebook
+from tarry.core.ladder import Itinerary, Ladder, itinerary
+from tarry.core.names import RESERVED, Names
+
+_BCC = b"BCC"
+_LASTING = (f"{RESERVED}id:", f"{RESERVED}to:", f"{RESERVED}to#", f"{RESERVED}via:", f"{RESERVED}via#")
+"""Keys that stay the same whatever the delay: who it is, and where it returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the books keep of one message."""
+
+    retry_id: str
+    round: int
+    routing_key: str
+    queue: str
+    due_ms: int
+    body: bytes
+    properties: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """The message as it is sent again, and where it will wait."""
+
+    stored: Stored
+    message: Message
+    tier: str
+    delay_ms: int
+    returns_to: str
+    """Its destination's routing key."""
+
+
+class CannotRebuildError(ValueError):
+    """What is stored is no message that has a way."""
+
+
+def rebuild(stored: Stored, rules: Rulebook, names: Names, now_ms: int) -> Rebuilt:
+    """Its due moment stays; what is left of the delay is rounded up, so that it does not come early."""
+    try:
+        properties = Properties.decode(stored.properties)
+        lasting = _lasting_keys(properties.headers or b"")
+    except BadTableError as error:
+        raise CannotRebuildError(f"its stored properties are damaged: {error}") from error
+    if not lasting:
+        raise CannotRebuildError("its stored headers do not say where it returns")
+    way = itinerary(rules.ladder, max(0, stored.due_ms - now_ms), rules.tiers)
+    kept = cut(properties.headers or b"", lambda name: name == _BCC)
+    headers = kept + array_entry("BCC", (*way.keys, *lasting))
+    message = Message(
+        names.delay,
+        stored.routing_key,
+        replace(properties, headers=headers),
+        stored.body,
+        f"{stored.retry_id}:{stored.round}",
+    )
+    return Rebuilt(stored, message, first_queue(way, names, rules.ladder), way.delay_ms, lasting[-1])
+
+
+def _lasting_keys(headers: bytes) -> list[str]:
+    found = pick(headers, {_BCC}).get(_BCC)
+    keys = [item.text() or "" for item in walk_array(found.value)] if found is not None and found.kind == b"A" else []
+    return [key for key in keys if key.startswith(_LASTING)]
+
+
+def first_queue(way: Itinerary, names: Names, ladder: Ladder) -> str:
+    """The queue that a message waits in first; without any delay that is the relay."""
+    if way.tier_ms is not None:
+        return names.tier(way.tier_ms)
+    for level, digit in zip(range(ladder.levels - 1, -1, -1), way.digits, strict=True):
+        if digit:
+            return names.ladder_tier(level, ladder.ttl(level, digit))
+    return names.relay

@@ -1,0 +1,63 @@
+"""The history of one message: every step of each of its retries, with times and drifts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from tarry.audit.report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line of a timeline."""
+
+    round: int
+    state: str
+    at: datetime
+    actor: str
+    reason: str | None
+    detail: Mapping[str, Any] | None
+
+    @property
+    def drift_ms(self) -> int | None:
+        found = (self.detail or {}).get("drift_ms")
+        return None if found is None else int(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One retry: a message that failed in one queue."""
+
+    retry_id: str
+    message_id: str | None
+    queue: str
+    state: str
+    round: int
+    retry_count: int
+    max_retries: int | None
+    policy: str | None
+    error_class: str | None
+    error_type: str | None
+    error_reason: str | None
+    fingerprint: str | None
+    first_failed: datetime
+    due: datetime | None
+    returned: datetime | None
+    drift_ms: int | None
+    tier: str | None
+    body_size: int | None
+    """None where the payload was not kept."""
+    steps: tuple[Step, ...] = ()
+
+
+def timelines(books: Report, called: str) -> list[Timeline]:
+    """Of a message id (one for each queue that it failed in) or a retry id; empty if nobody has heard of it."""
+    found = [Timeline(*row) for row in books.rows("retries_called", called=called)]
+    return [replace(one, steps=tuple(_steps(books, one.retry_id))) for one in found]
+
+
+def _steps(books: Report, retry_id: str) -> Iterator[Step]:
+    return (Step(*row) for row in books.rows("transitions_of", id=retry_id))

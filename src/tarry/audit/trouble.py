@@ -1,0 +1,107 @@
+"""What is wrong with Postgres, told apart: each kind has its own cure, so health, logs and metrics name it.
+
+Only a refusal is about the row that was written. Everything else is about Postgres, passes without our doing or by an
+operator's, and must never cost a row: the router goes to the spool, the tap waits.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import psycopg
+from psycopg_pool import PoolTimeout
+
+from tarry.errors import AuditError, AuditUnavailableError
+
+
+class Trouble(StrEnum):
+    """Kinds of trouble with Postgres."""
+
+    UNREACHABLE = "unreachable"
+    """It does not answer, or refuses connections."""
+    SLOW = "slow"
+    """A statement took longer than it may."""
+    FULL = "full"
+    """Its disk is full."""
+    READ_ONLY = "read_only"
+    """It takes no writes: a standby, or set so."""
+    NO_SCHEMA = "no_schema"
+    """The audit's tables are not there, or not as they should be."""
+    REFUSED = "refused"
+    """It refused this very row."""
+
+
+CURES = {
+    Trouble.UNREACHABLE: "Check that it runs and that DATABASE_URL is right.",
+    Trouble.SLOW: "Look for locks, a long vacuum or a busy disk.",
+    Trouble.FULL: "Give its disk room, or run `tarry audit prune`.",
+    Trouble.READ_ONLY: "Point DATABASE_URL at the primary.",
+    Trouble.NO_SCHEMA: "Run `tarry audit migrate`, and check the database name in DATABASE_URL.",
+    Trouble.REFUSED: "",
+}
+
+_REFUSALS = ("21", "22", "23", "54")
+"""SQLSTATE classes that speak of the data: cardinality, data exception, integrity, limits such as a too large row."""
+
+_BY_STATE = {
+    "57014": Trouble.SLOW,
+    "55P03": Trouble.SLOW,
+    "40P01": Trouble.SLOW,
+    "53100": Trouble.FULL,
+    "25006": Trouble.READ_ONLY,
+    "42P01": Trouble.NO_SCHEMA,
+    "42703": Trouble.NO_SCHEMA,
+    "42883": Trouble.NO_SCHEMA,
+    "3F000": Trouble.NO_SCHEMA,
+    "3D000": Trouble.NO_SCHEMA,
+}
+
+
+class StoreUnavailableError(AuditUnavailableError):
+    """Postgres cannot be written to now; `kind` says why."""
+
+    def __init__(self, message: str, kind: Trouble) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class StoreRefusedError(AuditError):
+    """Postgres refused a row."""
+
+    kind = Trouble.REFUSED
+
+
+def kind_of(error: AuditError) -> Trouble:
+    """The kind of any error of the audit."""
+    kind = getattr(error, "kind", None)
+    if isinstance(kind, Trouble):
+        return kind
+    return Trouble.UNREACHABLE if isinstance(error, AuditUnavailableError) else Trouble.REFUSED
+
+
+def explained(error: psycopg.Error | PoolTimeout) -> AuditError:
+    """As the error that callers of the store see, with what to do about it."""
+    state = getattr(error, "sqlstate", None) or ""
+    if state[:2] in _REFUSALS or (not state and isinstance(error, psycopg.DataError | psycopg.ProgrammingError)):
+        return StoreRefusedError(f"Postgres refused: {_line(error)}")
+    kind = _BY_STATE.get(state, Trouble.UNREACHABLE)
+    return unavailable(kind, _line(error))
+
+
+def unavailable(kind: Trouble, what: str) -> StoreUnavailableError:
+    return StoreUnavailableError(f"{_HEADS[kind]}: {what} {CURES[kind]}".strip(), kind)
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+_HEADS = {
+    Trouble.UNREACHABLE: "Postgres does not answer",
+    Trouble.SLOW: "Postgres is too slow",
+    Trouble.FULL: "Postgres has no room left",
+    Trouble.READ_ONLY: "Postgres is read-only",
+    Trouble.NO_SCHEMA: "The audit's tables are missing",
+    Trouble.REFUSED: "Postgres refused",
+}

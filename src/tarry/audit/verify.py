@@ -1,0 +1,135 @@
+"""`tarry audit verify`: the books and the broker, read and held against each other until they have settled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from tarry.audit.depths import Depths, fresh_counts, read_depths
+from tarry.audit.records import Balance
+from tarry.audit.report import GRACE, Report
+from tarry.audit.store import LEASE
+from tarry.audit.verdict import Open, Snapshot, Verdict, empty_tiers, judge
+from tarry.broker.address import Address
+from tarry.broker.management import Management
+from tarry.core.durations import parse_duration
+from tarry.core.names import Names
+from tarry.errors import BrokerError, BrokerUnreachableError
+
+SETTLE = timedelta(seconds=2)
+"""A message so close to the beginning or the end of its wait is in flight, and not judged."""
+
+STATISTICS = 6.0
+"""Seconds after which every queue has told its depth anew."""
+
+PAUSE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How patient the judgement is."""
+
+    grace: timedelta = GRACE
+    settle: timedelta = SETTLE
+    patience: float = STATISTICS
+    """Seconds to look again for, while something is missing or a depth unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The books and the broker at one moment."""
+
+    snapshot: Snapshot
+    depths: Depths
+    verdict: Verdict
+
+    @property
+    def in_tiers(self) -> int:
+        return sum(depth.messages for depth in self.depths.tiers.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Auditor:
+    """The two things to read, and how."""
+
+    report: Report
+    management: Management
+    names: Names
+    rules: Rules = Rules()
+    sleep: Callable[[float], None] = time.sleep
+
+    @property
+    def address(self) -> Address:
+        return self.management.address
+
+    def settled(self) -> Look:
+        """The first look at which nothing is missing, or the last one if something stays so."""
+        end = time.monotonic() + self.rules.patience
+        while True:
+            look = self.look()
+            if not (look.verdict.lost or look.verdict.unjudged) or time.monotonic() > end:
+                return look
+            self.sleep(PAUSE)
+
+    def look(self) -> Look:
+        depths = read_depths(self.management, self.names)
+        snapshot = self._snapshot()
+        short = [tier for tier, count in snapshot.waiting.items() if depths[tier].messages < count]
+        if short:
+            depths = depths.with_fresh(self._fresh(short))
+        rows = self._rows_of(empty_tiers(snapshot, depths), depths)
+        return Look(snapshot, depths, judge(snapshot, depths, rows, self.rules.grace))
+
+    def balance(self, *, since: datetime | None = None, queue: str | None = None) -> Balance:
+        return self.report.balance(self.rules.grace, since=since, queue=queue)
+
+    def _fresh(self, queues: list[str]) -> dict[str, int]:
+        """A user who may use the management API but not the broker has to do with the statistics."""
+        try:
+            return fresh_counts(self.address, queues)
+        except BrokerUnreachableError:
+            raise
+        except BrokerError:
+            return {}
+
+    def _snapshot(self) -> Snapshot:
+        rules, rows = self.rules, self.report.rows
+        now = rows("clock")[0][0]
+        overdue = [Open(*row) for row in rows("overdue_rows", grace=rules.grace)]
+        tiers = sorted({row.tier for row in overdue if row.tier})
+        return Snapshot(
+            now=now,
+            waiting=dict(rows("in_first_wait", settle=rules.settle, **self._tiers())),
+            overdue=overdue,
+            stale_claims=[Open(*row) for row in rows("stale_claims", lease=LEASE + rules.grace)],
+            not_overdue=dict(rows("not_overdue_by_tier", tiers=tiers, grace=rules.grace)) if tiers else {},
+            passed=dict(rows("passed", tiers=tiers)) if tiers else {},
+            tap_seen=rows("tap_seen")[0][0],
+        )
+
+    def _rows_of(self, tiers: list[str], depths: Depths) -> list[Open]:
+        """Who must be in these tiers; with not one message in any tier, who must be anywhere on its way."""
+        if not tiers:
+            return []
+        bare = all(depth.known and not depth.messages for depth in depths.tiers.values())
+        asked = self._tiers() if bare else self._tiers(tiers)
+        found = self.report.rows("rows_in_first_wait", settle=self.rules.settle, whole_way=bare, **asked)
+        return [Open(*row) for row in found]
+
+    def _tiers(self, only: list[str] | None = None) -> dict[str, list[str] | list[int]]:
+        names = only if only is not None else [row[0] for row in self.report.rows("open_by_tier") if row[0]]
+        known = {name: ttl for name in names if (ttl := first_wait_ms(self.names, name)) is not None}
+        return {"tiers": list(known), "ttls": list(known.values())}
+
+
+def first_wait_ms(names: Names, tier: str) -> int | None:
+    """How long a message stays in this queue; None if it is no tier. The TTL is part of a tier's name."""
+    for start in (f"{names.delay}.", f"{names.prefix}ladder."):
+        if tier.startswith(start):
+            try:
+                return parse_duration(tier.rpartition(".")[2])
+            except ValueError:
+                return None
+    return None

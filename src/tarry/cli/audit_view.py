@@ -1,0 +1,111 @@
+"""How the books are shown, in words and in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tarry.audit.records import Balance
+from tarry.audit.recover import Recovered
+from tarry.audit.verdict import Open, Verdict
+from tarry.audit.verify import Look
+from tarry.cli.output import line, note, print_table, table
+
+SHOWN = 50
+"""Lines of a list; the rest is counted. JSON has them all."""
+
+
+def balance_report(balance: Balance) -> dict[str, int]:
+    return asdict(balance) | {"requests": balance.requests, "lost": balance.lost}
+
+
+def show_balance(balance: Balance) -> None:
+    """The equation, term by term, and what it is about."""
+    shown = table("balance", "what", "number", right=("number",))
+    terms = ("returned", "unseen", "waiting", "held", "in_review", "cancelled", "discarded", "unroutable", "claimed")
+    shown.add_row("requests seen", f"{balance.requests:,}")
+    for name in (*terms, "duplicates"):
+        number = getattr(balance, name)
+        if number or name in ("returned", "waiting", "in_review"):
+            shown.add_row(f"  {_WORDS.get(name, name)}", f"{number:,}")
+    for name in ("overdue", "recovered", "twice"):
+        if getattr(balance, name):
+            shown.add_row(_WORDS[name], f"{getattr(balance, name):,}")
+    print_table(shown)
+
+
+_WORDS = {
+    "unseen": "returned, not seen by the tap",
+    "in_review": "in review",
+    "claimed": "being moved",
+    "overdue": "of them overdue",
+    "recovered": "of them recovered",
+    "twice": "copies that returned a second time",
+}
+
+
+def verdict_report(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "missing": [
+            _open(one.retry) | {"why": one.why, "rebuildable": one.retry.rebuildable} for one in verdict.missing
+        ],
+        "shortages": [asdict(one) | {"missing": one.missing} for one in verdict.shortages],
+        "late": [_open(one.retry) | {"where": list(one.where)} for one in verdict.late],
+        "unjudged": list(verdict.unjudged),
+    }
+
+
+def show_verdict(look: Look) -> None:
+    verdict = look.verdict
+    waiting = sum(look.snapshot.waiting.values())
+    line(f"in the tiers: {look.in_tiers:,} messages; {waiting:,} retries must be among them, the others are in flight")
+    for one in verdict.shortages:
+        line(
+            f"{one.tier} holds {one.found:,} of {one.expected:,}: {one.missing:,} missing. Which ones is known once "
+            "they are overdue; none of them would have run earlier.",
+            "✗",
+            "red",
+        )
+    _show_list("missing", [(one.retry, one.why) for one in verdict.missing])
+    _show_list("late, and on the broker", [(one.retry, f"can be in {', '.join(one.where)}") for one in verdict.late])
+    for queue in verdict.unjudged:
+        line(f"{queue}: the broker does not tell its depth (no leader, or just started): run this again", "?", "yellow")
+    if not verdict.lost and not verdict.unjudged:
+        line("nothing is missing", "✓", "green")
+    elif verdict.missing:
+        note("`tarry audit recover` sends again what is missing and was kept.")
+
+
+def _show_list(title: str, rows: Sequence[tuple[Open, str]]) -> None:
+    if not rows:
+        return
+    shown = table(f"{title}: {len(rows):,}", "message", "queue", "round", "due", "retry id", "why")
+    for retry, why in rows[:SHOWN]:
+        due = f"{retry.due:%Y-%m-%d %H:%M:%S}"
+        shown.add_row(retry.message_id or "", retry.queue, str(retry.round), due, retry.retry_id, why)
+    if len(rows) > SHOWN:
+        shown.add_row(f"… and {len(rows) - SHOWN:,} more")
+    print_table(shown)
+
+
+def _open(retry: Open) -> dict[str, Any]:
+    return {
+        "retry_id": retry.retry_id,
+        "message_id": retry.message_id,
+        "queue": retry.queue,
+        "round": retry.round,
+        "state": retry.state,
+        "tier": retry.tier,
+        "due": retry.due.isoformat(),
+    }
+
+
+def show_recovered(result: Recovered) -> None:
+    line(f"{result.sent:,} sent again", "✓", "green")
+    if result.moved_on:
+        line(f"{result.moved_on:,} had moved on by themselves")
+    for retry_id, why in result.not_rebuilt[:SHOWN]:
+        line(f"{retry_id} cannot be rebuilt: {why}", "✗", "red")
+    for queue in result.no_queue:
+        line(f"the queue {queue!r} is not there: declare it before its messages come due", "!", "yellow")

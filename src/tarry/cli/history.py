@@ -1,0 +1,78 @@
+"""`tarry history`: the timeline of one message."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from tarry.audit.report import report
+from tarry.audit.timeline import Step, Timeline, timelines
+from tarry.cli.installation import DatabaseUrl
+from tarry.cli.options import AsJson
+from tarry.cli.output import line, print_json, print_table, table
+from tarry.core.durations import humanise
+from tarry.errors import AuditError
+from tarry.settings import load_settings
+
+
+def register(app: typer.Typer) -> None:
+    app.command("history")(history)
+
+
+def history(
+    called: Annotated[str, typer.Argument(metavar="ID", help="A message id, or a retry id.")],
+    database_url: DatabaseUrl = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Everything that happened to one message, with times and drifts."""
+    with report(load_settings(database_url=database_url).dsn) as books:
+        found = timelines(books, called)
+    if not found:
+        raise AuditError(
+            f"Nothing is known of {called!r}: it is no message id and no retry id in these books. "
+            "A message without an id is found by its retry id, in its header `tarry-id` or in the log."
+        )
+    if as_json:
+        print_json([_plain(asdict(one)) for one in found])
+        return
+    for one in found:
+        _show(one)
+
+
+def _show(timeline: Timeline) -> None:
+    of = f" of {timeline.max_retries}" if timeline.max_retries is not None else ""
+    line(f"{timeline.message_id or '(no message id)'} in {timeline.queue}: {timeline.state}, round {timeline.round}")
+    line(f"  retry id {timeline.retry_id}, policy {timeline.policy or '-'}, {timeline.retry_count}{of} retries")
+    said = ": ".join(filter(None, (timeline.error_type, timeline.error_reason)))
+    if said:
+        line(f"  last error {said} (fingerprint {timeline.fingerprint})")
+    shown = table("", "at", "after", "round", "what", "drift", "about", right=("after", "round", "drift"))
+    before: datetime | None = None
+    for step in timeline.steps:
+        after = "" if before is None else f"+{humanise((step.at - before).total_seconds() * 1000)}"
+        drift = "" if step.drift_ms is None else f"{step.drift_ms} ms"
+        at = f"{step.at:%Y-%m-%d %H:%M:%S}.{step.at.microsecond // 1000:03d}"
+        shown.add_row(at, after, str(step.round), step.state, drift, _about(step))
+        before = step.at
+    print_table(shown)
+
+
+def _about(step: Step) -> str:
+    """The reason, or where it went and for how long."""
+    detail = step.detail or {}
+    where = f"{detail['tier']} for {humanise(detail.get('delay_ms') or 0)}" if detail.get("tier") else ""
+    attempt = f"attempt {detail['attempt']}" if detail.get("attempt") is not None else ""
+    return ", ".join(filter(None, (step.reason, where, attempt, f"by {step.actor}")))
+
+
+def _plain(value: Any) -> Any:
+    """For JSON: moments as text."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

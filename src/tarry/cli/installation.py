@@ -1,0 +1,105 @@
+"""What the commands on the books work with: one installation's topology, broker and Postgres."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tarry.audit.report import Report, report
+from tarry.audit.verify import Auditor, Rules
+from tarry.broker.address import Address
+from tarry.broker.management import Management
+from tarry.core.durations import parse_duration
+from tarry.errors import SettingsError
+from tarry.settings import load_settings
+from tarry.topology.model import Topology
+
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option("--database-url", envvar="DATABASE_URL", help="Postgres: postgresql://user:password@host/tarry."),
+]
+BrokerUrl = Annotated[
+    str | None,
+    typer.Option("--url", envvar="RABBITMQ_URL", help="The broker: amqp://user:password@host:5672/vhost or amqps://…"),
+]
+Grace = Annotated[
+    str,
+    typer.Option(metavar="DURATION", help="A retry so long past its due moment, and not seen to return, is overdue."),
+]
+Settle = Annotated[
+    str,
+    typer.Option(
+        metavar="DURATION", help="So close to the beginning or end of its wait, a message is in flight, not judged."
+    ),
+]
+Patience = Annotated[str, typer.Option(metavar="DURATION", help="Look again for so long while something is missing.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Where everything is."""
+
+    topology: Topology
+    address: Address
+    dsn: str
+
+    @contextmanager
+    def books(self) -> Iterator[Report]:
+        with report(self.dsn) as opened:
+            yield opened
+
+    @contextmanager
+    def auditor(self, rules: Rules) -> Iterator[Auditor]:
+        with report(self.dsn) as opened:
+            yield Auditor(opened, Management(self.address), self.topology.broker_names, rules)
+
+
+def installation(
+    database_url: str | None,
+    folder: Path | None,
+    url: str | None,
+    management_url: str | None,
+    ca_file: Path | None,
+) -> Installation:
+    settings = load_settings(
+        database_url=database_url,
+        topology=folder,
+        rabbitmq_url=url,
+        rabbitmq_management_url=management_url,
+        rabbitmq_ca_file=str(ca_file) if ca_file else None,
+    )
+    return Installation(settings.read_topology(), settings.address, settings.dsn)
+
+
+def rules_from(grace: str, settle: str, patience: str) -> Rules:
+    return Rules(
+        duration(grace, "--grace"), duration(settle, "--settle"), duration(patience, "--patience").total_seconds()
+    )
+
+
+def duration(text: str, option: str) -> timedelta:
+    try:
+        return timedelta(milliseconds=parse_duration(text))
+    except ValueError as error:
+        raise SettingsError(f"{option} {error}") from None
+
+
+def moment(text: str | None, option: str) -> datetime | None:
+    """`1h` is an hour ago; else a date or a time as ISO 8601 has it, in UTC unless it says otherwise."""
+    if text is None:
+        return None
+    try:
+        return datetime.now(UTC) - timedelta(milliseconds=parse_duration(text))
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise SettingsError(f"{option} `{text}`: use a duration as in 1h, or a moment as in 2030-01-31T12:00") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -1,0 +1,51 @@
+"""What a request must not ask for: a way into queues it has no business with, or names that no broker can hold."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from tarry.contract.message import Acceptance, Delivery, Origin
+from tarry.contract.reading import RefusalError
+from tarry.core.names import LONGEST_NAME, RESERVED
+
+
+def check_size(delivery: Delivery, accept: Acceptance) -> None:
+    if len(delivery.body) > accept.largest_body:
+        size, most = len(delivery.body) / 2**20, accept.largest_body / 2**20
+        raise RefusalError(f"its body has {size:.1f} MiB, and retries carry {most:g} MiB at the most")
+
+
+def check_origin(origin: Origin, accept: Acceptance) -> None:
+    _check_queue(origin.queue, accept)
+    _check_name("exchange", origin.exchange)
+    _check_name("routing key", origin.routing_key)
+    _check_unreserved(origin.routing_key)
+
+
+def check_delivered_key(key: str | bytes) -> None:
+    """The key it came with is the one it returns with, unless the request names another."""
+    if isinstance(key, bytes):
+        raise RefusalError("its routing key is not UTF-8 text")
+    _check_unreserved(key)
+
+
+def _check_queue(queue: str, accept: Acceptance) -> None:
+    if not queue or len(queue.encode()) > LONGEST_NAME or "\x00" in queue:
+        raise RefusalError(f"{queue[:40]!r} cannot be the name of an origin queue")
+    if accept.names.is_ours(queue):
+        raise RefusalError(f"the origin {queue!r} is a queue of tarry's or the broker's own")
+    if not any(fnmatchcase(queue, glob) for glob in accept.destinations):
+        raise RefusalError(f"the origin {queue!r} is outside the topology's `destinations`")
+
+
+def _check_name(what: str, name: str) -> None:
+    """A NUL is no use in any name, and Postgres takes none."""
+    if len(name.encode()) > LONGEST_NAME:
+        raise RefusalError(f"its {what} is longer than {LONGEST_NAME} bytes")
+    if "\x00" in name:
+        raise RefusalError(f"its {what} holds a NUL: {name[:40]!r}")
+
+
+def _check_unreserved(key: str) -> None:
+    if key.startswith(RESERVED):
+        raise RefusalError(f"its routing key starts with {RESERVED!r}, which is reserved for tarry")

@@ -1,0 +1,84 @@
+"""What comes in, and what parsing makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tarry.contract.fields import Entry
+from tarry.contract.properties import Properties
+from tarry.core.decide import Failure
+from tarry.core.names import Names
+
+Form = Literal["reject", "headers", "envelope"]
+
+LARGEST_BODY = 8 * 2**20
+"""Bytes. A tier keeps its messages in the log of a quorum queue, which larger bodies would choke for everyone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message as the broker handed it over."""
+
+    body: bytes
+    properties: Properties
+    exchange: str | bytes = ""
+    routing_key: str | bytes = ""
+    redelivered: bool = False
+    tag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a message failed, and how it had come there."""
+
+    queue: str
+    exchange: str
+    routing_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A retry request, understood."""
+
+    delivery: Delivery
+    form: Form
+    retry_id: str
+    deduplicable: bool
+    """Whether a repeated request would have the same id; a random one says nothing."""
+    knows_round: bool
+    """Whether tarry's own headers say which round just failed."""
+    message_id: str | None
+    origin: Origin
+    failure: Failure
+    body: bytes
+    speaks_contract: bool
+    """Whether the contract's headers on it are ours to read and rewrite, or the application's own."""
+    entries: list[Entry] | None = None
+    """Where everything stands in its header table, so that it is walked only once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A delivery that is no request, and why."""
+
+    delivery: Delivery
+    retry_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A message of `tarry attach` that has proven its way by arriving here."""
+
+    delivery: Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What the topology says about which requests may be acted on."""
+
+    names: Names
+    destinations: tuple[str, ...] = ("*",)
+    failures: tuple[str, ...] = ("rejected", "delivery_limit")
+    largest_body: int = LARGEST_BODY

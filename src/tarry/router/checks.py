@@ -1,0 +1,77 @@
+"""Start-up checks that speak: a missing tier, an old broker, a wrong right, each with the command that mends it."""
+
+from __future__ import annotations
+
+import structlog
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker, UnroutableError
+
+from tarry.broker.address import Address
+from tarry.broker.declare import channel, refusal
+from tarry.core.names import Names
+from tarry.errors import BrokerError, TopologyMismatchError
+from tarry.topology.apply import refuse_old
+from tarry.topology.model import Topology
+from tarry.topology.rights import router_rights
+from tarry.topology.verify import verify
+
+log = structlog.get_logger()
+
+ACCESS_REFUSED = 403
+NOWHERE = "~nowhere"
+"""A key that no tier has."""
+
+
+def check_broker(topology: Topology, address: Address) -> None:
+    """Raises BrokerUnreachableError while there is no broker, and another BrokerError if it will not do."""
+    with channel(address, "router: start-up check", router_rights(topology)) as open_channel:
+        _check_version(open_channel)
+        try:
+            check_topology(topology, address)
+        except TopologyMismatchError:
+            raise
+        except BrokerError as error:
+            log.warning("the topology is checked only in part", reason=str(error))
+            _check_what_we_may_touch(open_channel, topology, address)
+        _check_way_out(open_channel, topology.broker_names)
+
+
+def check_topology(topology: Topology, address: Address) -> None:
+    """Through the management API, which sees everything."""
+    wrong = [finding for finding in verify(topology, address) if finding.level == "wrong"]
+    if wrong:
+        raise TopologyMismatchError("\n".join(map(str, wrong)))
+
+
+def refused(address: Address, topology: Topology, error: ChannelClosedByBroker) -> BrokerError | None:
+    """Why a queue may not be consumed from, if it is a matter of rights: waiting will not mend that."""
+    if error.reply_code != ACCESS_REFUSED:
+        return None
+    return refusal(address, error.reply_code, error.reply_text, router_rights(topology))
+
+
+def _check_version(open_channel: BlockingChannel) -> None:
+    properties = open_channel.connection._impl.server_properties  # type: ignore[attr-defined] # noqa: SLF001 - pika keeps it there
+    text = str(properties.get("version", "")).partition("-")[0].partition("+")[0]
+    numbers = [int(part) for part in text.split(".")[:3] if part.isdigit()]
+    if numbers:
+        refuse_old(tuple(numbers))
+
+
+def _check_what_we_may_touch(open_channel: BlockingChannel, topology: Topology, address: Address) -> None:
+    """Without the management API: the ends of the way, which the broker lets this user look at."""
+    names = topology.broker_names
+    for queue in (names.scheduled, names.audit, names.unroutable, names.review_queue):
+        open_channel.queue_declare(queue, passive=True)
+    for exchange in (names.delay, names.review, names.spool, names.deliver):
+        open_channel.exchange_declare(exchange, passive=True)
+    log.info("the ends of the way are there", broker=str(address))
+
+
+def _check_way_out(open_channel: BlockingChannel, names: Names) -> None:
+    """A message for a tier that there cannot be comes straight back, if we may publish at all."""
+    open_channel.confirm_delivery()
+    try:
+        open_channel.basic_publish(names.delay, NOWHERE, b"", mandatory=True)
+    except UnroutableError:
+        return

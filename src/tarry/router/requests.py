@@ -1,0 +1,53 @@
+"""What becomes of a batch of requests: the flow's result is told to metrics and log, and its failures are contained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+from pika.exceptions import AMQPError
+
+from tarry.contract.request import Delivery
+from tarry.errors import TarryError
+from tarry.router.batches import Settled
+from tarry.router.flow import Flow, Result
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Requests:
+    """The handler of the request queue."""
+
+    flow: Flow
+    tell: Callable[[Result], None]
+
+    async def __call__(self, batch: Sequence[Delivery]) -> Settled:
+        try:
+            result = await self.flow.handle(batch)
+        except (TarryError, AMQPError, OSError) as error:
+            log.warning("batch failed, will try again", size=len(batch), error=str(error))
+            return Settled(requeued=[delivery.tag for delivery in batch])
+        except Exception as error:  # a mistake of ours, which must not take anybody's messages with it
+            log.exception("batch failed", size=len(batch))
+            return await self._contain(batch, error)
+        return self._told(result)
+
+    async def _contain(self, batch: Sequence[Delivery], error: Exception) -> Settled:
+        """Halve until the one is found that cannot be handled, and give that one to a person."""
+        # Their claims may already be ours: only a redelivery may take them up again.
+        again = [replace(delivery, redelivered=True) for delivery in batch]
+        if len(again) > 1:
+            middle = len(again) // 2
+            one, other = await self(again[:middle]), await self(again[middle:])
+            return Settled([*one.acked, *other.acked], [*one.requeued, *other.requeued])
+        try:
+            return self._told(await self.flow.give_up(again[0], f"tarry could not handle it: {error!r}"[:500]))
+        except Exception:
+            log.exception("a request can neither be moved nor be given to review", size=1)
+            return Settled(requeued=[again[0].tag])
+
+    def _told(self, result: Result) -> Settled:
+        self.tell(result)
+        return Settled(result.acked, result.requeued)

@@ -1,0 +1,8 @@
+"""Settings: from flags, from the environment, from a file, in that order; else the defaults."""
+
+from __future__ import annotations
+
+from tarry.settings.model import Settings
+from tarry.settings.sources import load_settings, read_settings
+
+__all__ = ["Settings", "load_settings", "read_settings"]

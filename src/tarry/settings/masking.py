@@ -1,0 +1,38 @@
+"""Secrets as they may be shown: with the password gone, wherever in an address it stands."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args
+
+from pydantic import SecretStr
+
+from tarry.settings.model import Settings
+
+HIDDEN = "***"
+_IN_QUERY = re.compile(r"(?i)([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*")
+_IN_CONNINFO = re.compile(r"(?i)(\b\w*password\s*=\s*)(?:'(?:[^'\\]|\\.)*'|\S+)")
+
+
+def is_secret(field: str) -> bool:
+    info = Settings.model_fields.get(field)
+    return info is not None and SecretStr in (info.annotation, *get_args(info.annotation))
+
+
+def shown(value: Any) -> str | int | None:
+    """A setting's value, safe to print."""
+    if isinstance(value, SecretStr):
+        return mask(value.get_secret_value())
+    return value if value is None or isinstance(value, int) else str(value)
+
+
+def mask(address: str) -> str:
+    """A URL or a `key=value` connection string without its passwords. In doubt it hides too much: a password with a
+    slash in it is no valid URL, and is still a password.
+    """
+    scheme, slashes, rest = address.partition("://")
+    if not slashes:
+        return _IN_CONNINFO.sub(rf"\g<1>{HIDDEN}", address)
+    login, at, place = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    return f"{scheme}://{user}{colon}{HIDDEN if colon else ''}{at}" + _IN_QUERY.sub(rf"\g<1>{HIDDEN}", place)

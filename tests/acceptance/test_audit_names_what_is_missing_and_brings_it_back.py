@@ -1,0 +1,47 @@
+"""A message taken out of a tier by hand: the books say which one, and send exactly that one again."""
+
+from __future__ import annotations
+
+from tests.acceptance.audit_world import Worker, World, ask_all
+from tests.harness.waiting import wait_for
+
+
+def test_the_only_one_in_its_tier_is_named_at_once(world: World) -> None:
+    world.start()
+    ask_all(world, world.declare("hour.orders"), ["m1"])
+    wait_for(lambda: world.depth("retry.delay.1h") == 1)
+    assert world.verify() == (0, [], [])
+
+    assert world.take("retry.delay.1h") == "m1"
+    wait_for(lambda: world.verify() == (1, ["m1"], []), deadline=30, what="m1 to be missed")
+
+    quick = ("--settle", "500ms", "--patience", "1s")
+    code, shown = world.audit("recover", *quick)
+    assert (code, shown["done"], [one["message_id"] for one in shown["missing"]]) == (0, False, ["m1"])
+    assert world.depth("retry.delay.1h") == 0, "it only showed what it would do"
+
+    code, done = world.command("audit", "recover", "--yes", *quick)
+    assert (code, done["sent"]) == (0, 1)
+    assert world.number("select count(*) from transition where state = 'recovered'") == 1
+    wait_for(lambda: world.verify() == (0, [], []), what="the books to balance")
+    code, done = world.audit("recover", "--yes", *quick)
+    assert (code, done["sent"]) == (0, 0), "a second run finds it on the broker"
+
+
+def test_one_of_many_is_counted_at_once_and_named_when_it_is_overdue(world: World) -> None:
+    world.start()
+    queue = world.declare("six.orders")
+    ids = [f"m{number}" for number in range(20)]
+    ask_all(world, queue, ids)
+    wait_for(lambda: world.depth("retry.delay.6s") == 20)
+    lost = world.take("retry.delay.6s")
+
+    with Worker(world, queue) as worker:
+        wait_for(lambda: worker.total == 19, deadline=30, what="the others to return")
+        wait_for(lambda: world.verify() == (1, [lost], []), deadline=30, what=f"{lost} to be missed")
+        code, done = world.audit("recover", "--yes", "--grace", "2s", "--patience", "1s")
+        assert (code, done["sent"]) == (0, 1)
+        wait_for(lambda: worker.total == 20, deadline=20, what=f"{lost} to return after all")
+        wait_for(lambda: world.verify() == (0, [], []), deadline=20, what="the books to balance")
+    assert worker.seen == dict.fromkeys(ids, 1)
+    assert min(worker.drifts) >= 0

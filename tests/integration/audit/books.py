@@ -1,0 +1,113 @@
+"""Two routers' views of one set of books, without a broker: claims, records and returns as the service makes them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from tarry.audit.records import Balance, Claim, Granted, Record, Return
+from tarry.audit.report import report
+from tarry.audit.store import Store
+from tarry.contract.identity import retry_id
+from tarry.core.states import State
+
+QUEUE = "orders"
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Books:
+    """Blocking calls on stores of two routers."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self._runner = asyncio.Runner()
+        self.one = Store(dsn, "one")
+        self.other = Store(dsn, "other")
+        self.do(self.one.open())
+        self.do(self.other.open())
+        self.sql = psycopg.connect(dsn, autocommit=True)
+
+    def do(self, work: Any) -> Any:
+        return self._runner.run(work)
+
+    def close(self) -> None:
+        self.sql.close()
+        self.do(self.one.close())
+        self.do(self.other.close())
+        self._runner.close()
+
+    def claim(self, *claims: Claim, by: Store | None = None) -> dict[str, Granted]:
+        granted: dict[str, Granted] = self.do((by or self.one).claim(claims))
+        return granted
+
+    def schedule(self, retry: str, round_: int, *, due_in_ms: int = 60_000, count: int = 1, **more: Any) -> None:
+        due = now_ms() + due_in_ms
+        delay = max(due_in_ms, 2_000)
+        self.record(
+            Record(retry, round_, State.SCHEDULED, QUEUE, retry_count=count, due_ms=due, delay_ms=delay, **more)
+        )
+
+    def review(self, retry: str, round_: int, *, count: int = 0) -> None:
+        self.record(Record(retry, round_, State.IN_REVIEW, QUEUE, reason="exhausted", retry_count=count))
+
+    def record(self, *records: Record) -> None:
+        self.do(self.one.record(records))
+
+    def see(self, retry: str, round_: int, *, drift: int = 5, redelivered: bool = False) -> None:
+        at = now_ms()
+        self.do(self.one.returned([Return(retry, round_, QUEUE, 1, at - drift, at, redelivered)]))
+
+    def state(self, retry: str) -> tuple[str, int, int]:
+        """State, round and count."""
+        row = self.sql.execute("select state, round, retry_count from retry where id = %s", [retry]).fetchone()
+        assert row is not None
+        return row
+
+    def history(self, retry: str) -> list[tuple[str, int]]:
+        found = self.sql.execute("select state, round from transition where retry_id = %s order by id", [retry])
+        return found.fetchall()
+
+    def age(self, retry: str, seconds: int) -> None:
+        """As if the row had been written so much earlier."""
+        self.sql.execute(
+            "update retry set claimed_at = claimed_at - %(s)s * interval '1 second',"
+            " updated_at = updated_at - %(s)s * interval '1 second',"
+            " returned_at = returned_at - %(s)s * interval '1 second',"
+            " due_at = due_at - %(s)s * interval '1 second', expected_at = expected_at - %(s)s * interval '1 second',"
+            " entered_at = entered_at - %(s)s * interval '1 second' where id = %(id)s",
+            {"s": seconds, "id": retry},
+        )
+
+    def balance(self) -> Balance:
+        with report(self.dsn) as found:
+            return found.balance()
+
+
+def request(
+    message: str | None,
+    *,
+    round_: int | None = None,
+    count: int = 0,
+    redelivered: bool = False,
+    retry: str | None = None,
+) -> Claim:
+    """`round_` is the round that failed, where tarry's headers say so."""
+    own = retry or (retry_id(message, QUEUE) if message else str(uuid.uuid4()))
+    knows = round_ is not None
+    return Claim(own, (round_ or 0) + 1, knows, redelivered, count, QUEUE, message, None)
+
+
+def id_of(message: str) -> str:
+    return retry_id(message, QUEUE)
+
+
+def ids(claims: Sequence[Claim]) -> list[str]:
+    return [claim.retry_id for claim in claims]

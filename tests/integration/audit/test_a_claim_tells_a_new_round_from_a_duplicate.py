@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from tarry.audit.records import Granted
+from tests.harness.waiting import wait_for
+from tests.integration.audit.books import Books, id_of, request
+
+M = id_of("m")
+
+
+def test_the_first_request_is_granted_and_the_same_again_is_not(books: Books) -> None:
+    granted = books.claim(request("m"))
+    assert (granted[M].round, granted[M].retry_count) == (1, 0)
+    assert books.claim(request("m"), by=books.other) == {}
+    books.schedule(M, 1)
+    assert books.claim(request("m"), by=books.other) == {}
+    assert books.claim(request("m", redelivered=True)) == {}, "it waits: this is the same request delivered again"
+    assert books.history(M) == [("claimed", 1), ("scheduled", 1)]
+
+
+def test_headers_that_name_the_failed_round_decide_whatever_the_clock_says(books: Books) -> None:
+    books.claim(request("m"))
+    books.schedule(M, 1, due_in_ms=60_000)
+    assert books.claim(request("m", round_=0)) == {}, "round 1 is scheduled: somebody asks for it again"
+    granted = books.claim(request("m", round_=1, count=1))
+    assert (granted[M].round, granted[M].retry_count) == (2, 1), "round 1 failed, so it did return, seen or not"
+    assert books.claim(request("m", round_=1, count=1)) == {}
+
+
+def test_without_headers_a_retry_that_waits_makes_a_duplicate_and_one_that_is_due_a_new_round(books: Books) -> None:
+    books.claim(request("m"))
+    books.schedule(M, 1, due_in_ms=60_000)
+    assert books.claim(request("m")) == {}
+    books.age(M, 61)
+    granted = books.claim(request("m"))
+    assert (granted[M].round, granted[M].retry_count) == (2, 1), "the audit knows the count that the request lost"
+
+
+def test_a_consumer_that_strips_headers_is_counted_all_the_same(books: Books) -> None:
+    counts = []
+    for round_ in (1, 2, 3, 4):
+        granted = books.claim(request("m"))[M]
+        counts.append((granted.round, granted.retry_count))
+        books.schedule(M, round_, due_in_ms=-10, count=round_)
+        books.see(M, round_)
+    assert counts == [(1, 0), (2, 1), (3, 2), (4, 3)]
+
+
+def test_headers_that_lost_only_the_count_do_not_win_it_back(books: Books) -> None:
+    books.claim(request("m"))
+    books.schedule(M, 1, due_in_ms=-10, count=3)
+    assert books.claim(request("m", round_=1, count=0))[M].retry_count == 3
+
+
+def test_a_claim_never_confirmed_is_taken_over_when_its_request_is_delivered_again(books: Books) -> None:
+    books.claim(request("m"))
+    assert books.claim(request("m"), by=books.other) == {}, "a second request while the first is being moved"
+    taken = books.claim(request("m", redelivered=True), by=books.other)
+    assert taken[M].round == 1
+    assert books.history(M) == [("claimed", 1), ("claimed", 1)]
+
+
+def test_a_claim_never_confirmed_is_taken_over_after_its_lease(books: Books) -> None:
+    books.claim(request("m"))
+    books.age(M, 59)
+    assert books.claim(request("m"), by=books.other) == {}
+    books.age(M, 2)
+    assert books.claim(request("m"), by=books.other)[M].round == 1
+
+
+def test_a_takeover_of_a_later_round_keeps_round_and_count(books: Books) -> None:
+    books.claim(request("m"))
+    books.schedule(M, 1, due_in_ms=-10)
+    books.claim(request("m", round_=1, count=1))
+    assert books.claim(request("m", round_=1, count=1, redelivered=True))[M] == Granted(2, 1, _since(books))
+    assert books.claim(request("m", redelivered=True))[M] == Granted(2, 1, _since(books)), "nor do lost headers matter"
+
+
+def test_two_equal_messages_without_an_id_are_two_messages(books: Books) -> None:
+    one, other = request(None), request(None)
+    assert set(books.claim(one, other)) == {one.retry_id, other.retry_id}
+
+
+def test_a_message_that_is_sent_anew_after_it_was_over_begins_a_new_life(books: Books) -> None:
+    for message, end in (("done", "succeeded"), ("gone", "cancelled"), ("thrown", "discarded"), ("stuck", "in_review")):
+        retry = id_of(message)
+        books.claim(request(message))
+        books.schedule(retry, 1, due_in_ms=-10, count=3)
+        books.sql.execute("update retry set state = %s where id = %s", [end, retry])
+        granted = books.claim(request(message))[retry]
+        assert (granted.round, granted.retry_count) == (2, 0), f"after {end}"
+
+
+def test_a_reviewed_request_delivered_again_after_a_crash_goes_on_counting(books: Books) -> None:
+    books.claim(request("m"))
+    books.review(M, 1, count=3)
+    granted = books.claim(request("m", redelivered=True))[M]
+    assert (granted.round, granted.retry_count) == (2, 3), "it ends in review again, and is not retried from the start"
+
+
+def test_what_a_person_sent_back_from_review_keeps_the_count_it_was_given(books: Books) -> None:
+    books.claim(request("m"))
+    books.review(M, 1, count=3)
+    assert books.claim(request("m", round_=1, count=0))[M].retry_count == 0
+
+
+@pytest.mark.parametrize("redelivered", [False, True])
+def test_a_claim_lost_to_another_router_in_the_same_moment_is_judged_by_the_rules(
+    books: Books, *, redelivered: bool
+) -> None:
+    """The other router's row is not committed yet: without a second look a redelivered request would be dropped."""
+    with psycopg.connect(books.dsn) as rival, ThreadPoolExecutor(1) as beside:
+        rival.execute(
+            "insert into retry (id, queue, state, round, claimed_at, claimed_by)"
+            " values (%s, 'orders', 'claimed', 1, clock_timestamp(), 'rival')",
+            [M],
+        )
+        asked = beside.submit(books.claim, request("m", redelivered=redelivered))
+        with psycopg.connect(books.dsn, autocommit=True) as watching:
+            wait_for(lambda: _waits_for_a_lock(watching), what="the claim to wait for the rival's")
+        rival.commit()
+        assert (M in asked.result(10)) is redelivered
+
+
+def _waits_for_a_lock(connection: psycopg.Connection) -> bool:
+    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    row = connection.execute(waiting).fetchone()
+    return row is not None and row[0] > 0
+
+
+def _since(books: Books) -> int:
+    row = books.sql.execute("select (extract(epoch from first_failed_at) * 1000)::bigint from retry").fetchone()
+    assert row is not None
+    return int(row[0])

@@ -1,0 +1,188 @@
+"""Requests, crashes, late records and returns in any order, against a model of a dozen lines.
+
+A trigger writes down every change of state that the queries make; afterwards each must stand in the table in core.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from tarry.audit.records import Record, Return
+from tarry.core.states import Note, State, may_follow
+from tests.integration.audit.books import QUEUE, Books, now_ms, request
+
+RECORDER = """
+create table if not exists move (before text, after text, before_round int, after_round int);
+create or replace function write_move() returns trigger language plpgsql as $$
+begin
+    if tg_op = 'INSERT' then
+        insert into move values (null, new.state, null, new.round);
+    elsif (old.state, old.round) <> (new.state, new.round) then
+        insert into move values (old.state, new.state, old.round, new.round);
+    end if;
+    return null;
+end $$;
+create or replace trigger write_move after insert or update on retry for each row execute function write_move();
+"""
+
+
+@dataclass
+class Known:
+    """What the model knows of one retry."""
+
+    retry: str
+    state: State | None = None
+    round: int = 0
+    count: int = 0
+    waiting: bool = False
+    seen: set[int] = field(default_factory=set)
+
+
+class Life(RuleBasedStateMachine):
+    books: Books
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known = [Known(str(uuid.uuid4())) for _ in range(3)]
+
+    which = st.integers(0, 2)
+
+    @rule(which=which, headers=st.booleans(), redelivered=st.booleans(), stale=st.integers(0, 1))
+    def ask(self, which: int, headers: bool, redelivered: bool, stale: int) -> None:  # noqa: FBT001
+        one = self.known[which]
+        failed = max(0, one.round - stale) if headers and one.state is not None else None
+        wanted = request(None, retry=one.retry, round_=failed, count=one.count, redelivered=redelivered)
+        granted = self.books.claim(wanted)
+        ours = self._grants(one, None if failed is None else failed + 1, redelivered=redelivered)
+        assert (one.retry in granted) is ours
+        if ours:
+            takes_over = one.state is State.CLAIMED and failed is None
+            one.round = failed + 1 if failed is not None else max(1, one.round + (not takes_over))
+            one.state = State.CLAIMED
+            assert (granted[one.retry].round, granted[one.retry].retry_count) == (one.round, one.count)
+
+    @staticmethod
+    def _grants(one: Known, round_: int | None, *, redelivered: bool) -> bool:
+        if one.state is None:
+            return True
+        if one.state is State.CLAIMED and round_ in (None, one.round):
+            return redelivered
+        if round_ is not None:
+            return round_ > one.round
+        return not (one.state in (State.SCHEDULED, State.UNROUTABLE) and one.waiting)
+
+    @rule(which=which, waits=st.booleans())
+    def record(self, which: int, waits: bool) -> None:  # noqa: FBT001
+        one = self.known[which]
+        if one.state is not State.CLAIMED:
+            return
+        one.count += 1
+        self.books.schedule(one.retry, one.round, due_in_ms=600_000 if waits else -10, count=one.count)
+        one.waiting = waits
+        if one.round in one.seen:
+            return
+        one.state = State.SCHEDULED
+
+    @rule(which=which)
+    def record_a_round_that_postgres_did_not_see_claimed(self, which: int) -> None:
+        one = self.known[which]
+        one.round, one.count, one.state, one.waiting = one.round + 1, one.count + 1, State.SCHEDULED, False
+        self.books.schedule(one.retry, one.round, due_in_ms=-10, count=one.count)
+
+    @precondition(lambda self: any(one.round > 1 for one in self.known))
+    @rule(which=which)
+    def record_late(self, which: int) -> None:
+        """Through the spool, when a later round has begun: nothing changes but the history."""
+        one = self.known[which]
+        if one.round > 1:
+            self.books.schedule(one.retry, one.round - 1, due_in_ms=-10_000)
+
+    @rule(which=which, again=st.booleans())
+    def see(self, which: int, again: bool) -> None:  # noqa: FBT001
+        one = self.known[which]
+        if one.state is None:
+            return
+        at = now_ms()
+        sighting = Return(one.retry, one.round, QUEUE, one.count, at - 5, at, redelivered=again)
+        self.books.do(self.books.one.returned([sighting] * (1 + again)))
+        if one.state in (State.CLAIMED, State.SCHEDULED, State.UNROUTABLE, State.CANCELLED) and (
+            one.round not in one.seen or one.state is State.UNROUTABLE
+        ):
+            one.state = State.RETURNED
+        one.seen.add(one.round)
+
+    @rule(which=which)
+    def stray(self, which: int) -> None:
+        one = self.known[which]
+        if one.state in (State.SCHEDULED, State.RETURNED):
+            self.books.do(self.books.one.strayed([(one.retry, one.round)]))
+            one.state = State.UNROUTABLE
+
+    @rule(which=which)
+    def cancel(self, which: int) -> None:
+        one = self.known[which]
+        if one.state is not None:
+            at = now_ms()
+            self.books.do(self.books.one.cancelled([Return(one.retry, one.round, QUEUE, 1, at, at, redelivered=False)]))
+            if one.state in (State.CLAIMED, State.SCHEDULED, State.UNROUTABLE):
+                one.state = State.CANCELLED
+
+    @rule(which=which)
+    def review(self, which: int) -> None:
+        one = self.known[which]
+        if one.state in (State.CLAIMED, State.SCHEDULED, State.UNROUTABLE, State.RETURNED):
+            self.books.record(Record(one.retry, one.round, State.IN_REVIEW, QUEUE, retry_count=one.count))
+            one.state = State.IN_REVIEW
+
+    @rule(which=which)
+    def end_a_life(self, which: int) -> None:
+        """The same id again is then a new message, unless its headers say otherwise."""
+        one = self.known[which]
+        if one.state in (State.IN_REVIEW, State.CANCELLED):
+            self.books.age(one.retry, 61)
+            self.books.claim(request(None, retry=one.retry))
+            one.round, one.count, one.state = one.round + 1, 0, State.CLAIMED
+
+    @invariant()
+    def agrees(self) -> None:
+        for one in self.known:
+            if one.state is not None:
+                assert self.books.state(one.retry) == (one.state, one.round, one.count)
+
+
+@pytest.fixture
+def recorded(books: Books) -> Iterator[Books]:
+    books.sql.execute(RECORDER)
+    yield books
+    found = books.sql.execute("select distinct before, after, after_round > before_round from move").fetchall()
+    assert len(found) > 10, "the machine went nowhere"
+    wrong = [
+        (before, after, later)
+        for before, after, later in found
+        if not may_follow(State(before) if before else None, State(after), later_round=bool(later))
+    ]
+    assert wrong == []
+
+
+def test_every_change_of_state_is_in_the_table_and_the_model_agrees(recorded: Books) -> None:
+    class OnTheseBooks(Life):
+        books = recorded
+
+    thrifty = settings(
+        max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    )
+    run_state_machine_as_test(OnTheseBooks, settings=thrifty)
+
+
+def test_the_checks_in_the_schema_name_the_states_and_notes_of_the_core(books: Books) -> None:
+    asked = "select conname, pg_get_constraintdef(oid) from pg_constraint where conname ~ '_state$'"
+    found = {name: set(text.split("'")[1::2]) for name, text in books.sql.execute(asked).fetchall()}
+    assert found["retry_state"] == {state.value for state in State}
+    assert found["transition_state"] == {one.value for one in (*State, *Note)}

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tarry.core.decide import Failure, Review, Rulebook, Schedule, decide
+from tarry.core.ladder import Ladder
+from tarry.core.policy import ErrorClass, Policy
+
+NOW = 1_700_000_000_000
+LADDER = Ladder()
+FINAL, RETRYABLE, RATE_LIMITED = ErrorClass.FINAL, ErrorClass.RETRYABLE, ErrorClass.RATE_LIMITED
+ALMOST_ONE = 0.999_999
+
+
+def rules(*policies: dict[str, Any]) -> Rulebook:
+    made = tuple(Policy.model_validate({"name": f"p{place}"} | one) for place, one in enumerate(policies))
+    return Rulebook(made, LADDER, frozenset().union(*(policy.tiers() for policy in made)))
+
+
+PLAIN: dict[str, Any] = {"backoff": {"base": "2s", "factor": 2, "cap": "60s"}, "max_retries": 3}
+JITTERED: dict[str, Any] = PLAIN | {"jitter": "1s"}
+
+
+def scheduled(failure: Failure, book: Rulebook, draw: float = 0.0) -> Schedule:
+    decision = decide(failure, book, NOW, draw)
+    assert isinstance(decision, Schedule), decision
+    return decision
+
+
+def reviewed(failure: Failure, book: Rulebook, draw: float = 0.0) -> Review:
+    decision = decide(failure, book, NOW, draw)
+    assert isinstance(decision, Review), decision
+    return decision
+
+
+def test_a_first_failure_waits_in_its_policys_tier() -> None:
+    decision = scheduled(Failure("orders"), rules(PLAIN))
+    assert (decision.itinerary.tier_ms, decision.itinerary.digits) == (2_000, (0, 0, 0, 0, 0, 0, 0))
+    assert (decision.due_ms, decision.retry_count, decision.max_retries) == (NOW + 2_000, 1, 3)
+    assert (decision.policy.name, decision.error_class) == ("p0", RETRYABLE)
+
+
+def test_when_all_retries_are_spent_a_person_decides() -> None:
+    decision = reviewed(Failure("orders", retry_count=3), rules(PLAIN))
+    assert (decision.reason, decision.exhausted) == ("exhausted: 3 of 3 retries spent", True)
+
+
+def test_jitter_comes_on_top_of_the_tier_and_never_exceeds_its_limit() -> None:
+    least, most = (scheduled(Failure("q"), rules(JITTERED), draw) for draw in (0.0, ALMOST_ONE))
+    assert (least.due_ms - NOW, most.due_ms - NOW) == (2_000, 3_000)
+    assert (most.itinerary.tier_ms, most.itinerary.hops) == (2_000, 2)
+
+
+def test_a_final_error_is_reviewed_at_once_and_not_called_exhausted() -> None:
+    decision = reviewed(Failure("q", error_class=FINAL), rules(PLAIN))
+    assert (decision.reason, decision.exhausted) == ("the error is final: it is not worth a retry", False)
+
+
+def test_the_requests_class_beats_the_policys_rules() -> None:
+    book = rules(PLAIN | {"errors": [{"type": "ValueError", "class": "final"}]})
+    assert reviewed(Failure("q", error_type="ValueError"), book).error_class is FINAL
+    assert scheduled(Failure("q", error_type="ValueError", error_class=RETRYABLE), book).error_class is RETRYABLE
+    assert reviewed(Failure("q", error_type="KeyError", error_class=FINAL), book).error_class is FINAL
+
+
+def test_a_rate_limit_with_a_hint_waits_as_told_and_spends_no_attempt() -> None:
+    failure = Failure("q", retry_count=3, error_class=RATE_LIMITED, retry_after_ms=30_000)
+    decision = scheduled(failure, rules(PLAIN))
+    assert (decision.due_ms, decision.retry_count) == (NOW + 30_000, 3)
+
+
+def test_a_rate_limit_without_a_hint_backs_off_and_spends_one() -> None:
+    decision = scheduled(Failure("q", retry_count=1, error_class=RATE_LIMITED), rules(PLAIN))
+    assert (decision.due_ms, decision.retry_count) == (NOW + 4_000, 2)
+    assert reviewed(Failure("q", retry_count=3, error_class=RATE_LIMITED), rules(PLAIN)).exhausted
+
+
+@pytest.mark.parametrize(
+    "stale", [{"retry_after_ms": 0}, {"next_retry_at_ms": NOW}, {"next_retry_at_ms": NOW - 60_000}]
+)
+def test_a_hint_that_asks_for_nothing_is_no_hint(stale: dict[str, int]) -> None:
+    """Or a rate limit of no time at all would spin without ever spending an attempt."""
+    decision = scheduled(Failure("q", error_class=RATE_LIMITED, **stale), rules(PLAIN))  # type: ignore[arg-type]
+    assert (decision.due_ms, decision.retry_count) == (NOW + 2_000, 1)
+
+
+@pytest.mark.parametrize(
+    ("hints", "due"),
+    [
+        ({"retry_after_ms": 500}, 2_000),
+        ({"retry_after_ms": 10_000}, 10_000),
+        ({"next_retry_at_ms": NOW + 10_000}, 10_000),
+        ({"next_retry_at_ms": NOW + 10_000, "retry_after_ms": 5_000}, 10_000),
+        ({"next_retry_at_ms": NOW + 5_000, "retry_after_ms": 10_000}, 10_000),
+        ({"next_retry_at_ms": NOW - 5_000}, 2_000),
+    ],
+)
+def test_for_other_errors_a_hint_is_a_floor_under_the_backoff(hints: dict[str, int], due: int) -> None:
+    decision = scheduled(Failure("q", **hints), rules(PLAIN))  # type: ignore[arg-type]
+    assert (decision.due_ms - NOW, decision.retry_count) == (due, 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "ceiling", "most"), [(None, None, 3), (1, None, 1), (9, None, 3), (9, 10, 9), (99, 10, 10), (0, 10, 0)]
+)
+def test_a_request_may_ask_for_other_retries_up_to_the_ceiling(asked: int, ceiling: int | None, most: int) -> None:
+    book = rules(PLAIN | {"max_retries_ceiling": ceiling})
+    failure = Failure("q", max_retries=asked)
+    assert reviewed(replace(failure, retry_count=most), book).reason == f"exhausted: {most} of {most} retries spent"
+    if most:
+        assert scheduled(replace(failure, retry_count=most - 1), book).max_retries == most
+
+
+def test_rounds_are_bounded_even_where_no_attempt_is_spent() -> None:
+    book = rules(PLAIN | {"max_rounds": 5})
+    limited = Failure("q", error_class=RATE_LIMITED, retry_after_ms=1_000)
+    assert scheduled(replace(limited, round=4), book).retry_count == 0
+    assert reviewed(replace(limited, round=5), book).reason == "exhausted: 5 rounds made, the most allowed"
+
+
+def test_age_is_bounded_by_the_moment_of_return() -> None:
+    book = rules(PLAIN | {"max_age": "1m"})
+    limited = Failure("q", error_class=RATE_LIMITED, first_failed_ms=NOW - 30_000)
+    assert scheduled(replace(limited, retry_after_ms=30_000), book).due_ms == NOW + 30_000
+    too_late = reviewed(replace(limited, retry_after_ms=30_001), book)
+    assert (too_late.reason, too_late.exhausted) == ("exhausted: due later than 1m after its first failure", True)
+    assert reviewed(Failure("q", retry_after_ms=60_001), book).exhausted
+
+
+def test_a_first_failure_in_the_future_makes_nobody_immortal() -> None:
+    book = rules(PLAIN | {"max_age": "1m"})
+    assert reviewed(Failure("q", first_failed_ms=NOW * 2, retry_after_ms=61_000), book).exhausted
+
+
+def test_the_first_policy_that_matches_decides() -> None:
+    book = rules(
+        {"schedule": ["1s"], "max_retries": 1, "match": {"queue": "a.*", "priority": "high"}},
+        {"schedule": ["2s"], "max_retries": 1, "match": {"queue": "a.*"}},
+    )
+    assert scheduled(Failure("a.b", priority="high"), book).policy.name == "p0"
+    assert scheduled(Failure("a.b", priority="low"), book).policy.name == "p1"
+    nobody = reviewed(Failure("b"), book)
+    assert (nobody.reason, nobody.policy, nobody.exhausted) == ("no policy matches queue 'b'", None, False)
+
+
+def test_a_wait_longer_than_the_ladder_is_for_a_person() -> None:
+    decision = reviewed(Failure("q", retry_after_ms=LADDER.longest_ms + 1), rules(PLAIN))
+    assert decision.reason.startswith("A delay of 3d does not fit the ladder, which holds 3d")
+    assert not decision.exhausted
+
+
+def test_a_wait_close_to_the_ladders_end_fits_whatever_the_draw() -> None:
+    book = rules(PLAIN | {"jitter": "30%"})
+    for draw in (0.0, 0.5, ALMOST_ONE):
+        assert scheduled(Failure("q", retry_after_ms=LADDER.longest_ms - 1_000), book, draw).due_ms > NOW
+
+
+failures = st.builds(
+    Failure,
+    queue=st.just("q"),
+    retry_count=st.integers(0, 12),
+    round=st.integers(0, 20),
+    first_failed_ms=st.none() | st.integers(0, NOW * 2),
+    max_retries=st.none() | st.integers(0, 1000),
+    error_class=st.none() | st.sampled_from(ErrorClass),
+    retry_after_ms=st.none() | st.integers(0, 2**53),
+    next_retry_at_ms=st.none() | st.integers(0, 2**53),
+)
+
+
+@given(failures, st.floats(0, 1, exclude_max=True), st.sampled_from(["0ms", "1s", "30%"]))
+def test_nothing_is_ever_due_before_it_was_asked_for(failure: Failure, draw: float, jitter: str) -> None:
+    book = rules(PLAIN | {"jitter": jitter, "max_retries_ceiling": 10})
+    decision = decide(failure, book, NOW, draw)
+    if isinstance(decision, Review):
+        return
+    policy = decision.policy
+    asked = max(NOW + (failure.retry_after_ms or 0), failure.next_retry_at_ms or 0)
+    spends = decision.retry_count == failure.retry_count + 1
+    assert decision.due_ms >= asked
+    assert decision.due_ms >= NOW + (policy.delay(failure.retry_count) if spends else 0)
+    assert spends or failure.error_class is RATE_LIMITED
+    assert decision.due_ms == NOW + decision.itinerary.delay_ms
+    waits = (decision.itinerary.tier_ms or 0) + sum(
+        LADDER.ttl(6 - place, digit) for place, digit in enumerate(decision.itinerary.digits)
+    )
+    assert waits == decision.itinerary.delay_ms

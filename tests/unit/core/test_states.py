@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from tarry.core.states import ALLOWED, OPEN, State, may_follow, mermaid
+
+
+def reachable(start: State | None) -> set[State]:
+    found: set[State] = set()
+    waiting = [start]
+    while waiting:
+        new = ALLOWED[waiting.pop()] - found
+        found |= new
+        waiting.extend(new)
+    return found
+
+
+def test_every_state_has_its_row_and_can_be_reached() -> None:
+    assert set(ALLOWED) == {None, *State}
+    assert reachable(None) == set(State)
+
+
+def test_every_open_state_can_still_end_well() -> None:
+    """Whatever tarry owes somebody can return, and can come before a person."""
+    for state in OPEN:
+        assert reachable(state) >= {State.RETURNED, State.IN_REVIEW, State.SUCCEEDED}, state
+
+
+def test_a_later_round_begins_from_any_state() -> None:
+    """A message that comes back after all is a new round, not an error."""
+    for state in State:
+        assert may_follow(state, State.CLAIMED, later_round=True), state
+        assert not may_follow(state, State.SUCCEEDED, later_round=True), state
+
+
+def test_what_was_cancelled_is_not_lost_to_a_late_return() -> None:
+    assert may_follow(State.CANCELLED, State.RETURNED)
+
+
+def test_steps_that_would_hide_a_loss_are_not_allowed() -> None:
+    assert not may_follow(State.CLAIMED, State.SUCCEEDED)
+    assert not may_follow(State.HELD, State.SUCCEEDED)
+    assert not may_follow(State.SCHEDULED, State.DISCARDED)
+    assert not may_follow(None, State.SUCCEEDED)
+
+
+def test_the_diagram_shows_every_step_of_the_table() -> None:
+    lines = mermaid().splitlines()
+    assert lines[0] == "stateDiagram-v2"
+    assert "    [*] --> claimed" in lines
+    assert "    scheduled --> returned" in lines
+    assert len(lines) == 2 + sum(len(after) for after in ALLOWED.values())
