@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.router.drift import drift
-from benchmarks.router.own import memory, router_rate
 from benchmarks.router.load import fill
+from benchmarks.router.own import memory, router_rate
 from benchmarks.router.stage import Space, Stage, stage
 
 LONG = "30m"
@@ -136,7 +136,9 @@ def judge(
     of_aio = [one / other for one, other in zip(router, rates["aio-pika"], strict=True)]
     found = [
         _promise(f"at least {OF_RAW} of raw confirmed publishing", of_raw, statistics.median(of_raw) >= OF_RAW),
-        _promise(f"at least {OF_AIO_PIKA:g} times the same on aio-pika", of_aio, statistics.median(of_aio) >= OF_AIO_PIKA),
+        _promise(
+            f"at least {OF_AIO_PIKA:g} times the same on aio-pika", of_aio, statistics.median(of_aio) >= OF_AIO_PIKA
+        ),
     ]
     found += [
         _promise(f"drift p99 under {DRIFT_P99_MS} ms at {load}", [late], late < DRIFT_P99_MS)
@@ -160,7 +162,9 @@ def _promise(text: str, values: list[float], kept: bool) -> dict[str, Any]:  # n
 
 def show(result: dict[str, Any]) -> None:
     console = Console()
-    rates = Table("messages per second", "median", "least", "most", title=f"RabbitMQ {result['broker']}, 512-byte bodies")
+    rates = Table(
+        "messages per second", "median", "least", "most", title=f"RabbitMQ {result['broker']}, 512-byte bodies"
+    )
     for name, values in result["rates_per_s"].items():
         rates.add_row(name, *(f"{number:,.0f}" for number in (statistics.median(values), min(values), max(values))))
     promises = Table("promise", "median", "least", "most", "", title="promises")

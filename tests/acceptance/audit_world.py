@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -22,7 +23,10 @@ from pika.adapters.blocking_connection import BlockingChannel
 from typer.testing import CliRunner
 
 from tarry.broker.address import Address
+from tarry.broker.publisher import Message, Outcome, Publisher
 from tarry.cli.audit import app
+from tarry.contract.encoding import table
+from tarry.contract.properties import Properties
 from tarry.topology.apply import apply
 from tarry.topology.load import load
 from tests.harness.waiting import wait_for
@@ -109,10 +113,8 @@ class World:
     @contextmanager
     def channel(self) -> Iterator[BlockingChannel]:
         connection = pika.BlockingConnection(pika.URLParameters(self.amqp_url))
-        channel = connection.channel()
-        channel.confirm_delivery()
         try:
-            yield channel
+            yield connection.channel()
         finally:
             if connection.is_open:
                 connection.close()
@@ -170,22 +172,32 @@ def _consumers(channel: BlockingChannel, queue: str) -> int:
     return int(channel.queue_declare(queue, passive=True).method.consumer_count)
 
 
-def ask(channel: BlockingChannel, queue: str, message_id: str, body: bytes = b"x" * 64, **headers: Any) -> None:
-    """A request in the form of headers."""
-    about = pika.BasicProperties(delivery_mode=2, message_id=message_id, headers={"original_queue": queue, **headers})
-    channel.basic_publish("", "retry.scheduled", body, about)
+def ask_all(
+    world: World, queue: str, ids: Iterable[str], *, rate: float | None = None, headers: Callable[[], Any] = dict
+) -> None:
+    """Requests in the form of headers, each confirmed: as fast as may be, or at a steady rate."""
+    asyncio.run(_ask_all(world, queue, list(ids), rate, headers))
 
 
-def ask_all(world: World, queue: str, ids: Iterable[str], *, rate: float | None = None) -> None:
-    """As fast as may be, unconfirmed, or at a steady rate."""
-    connection = pika.BlockingConnection(pika.URLParameters(world.amqp_url))
-    channel = connection.channel()
-    started = time.monotonic()
-    for number, message_id in enumerate(ids):
-        if rate is not None and (ahead := started + number / rate - time.monotonic()) > 0:
-            connection.sleep(ahead)
-        ask(channel, queue, message_id)
-    connection.close()
+async def _ask_all(world: World, queue: str, ids: list[str], rate: float | None, headers: Callable[[], Any]) -> None:
+    publisher = await Publisher.open(Address.parse(world.amqp_url), "producer")
+    started, done = time.monotonic(), 0
+    while done < len(ids):
+        until = len(ids) if rate is None else min(len(ids), int((time.monotonic() - started) * rate) + 1)
+        for start in range(done, until, 500):
+            some = ids[start : min(start + 500, until)]
+            outcomes = await publisher.publish([_request(queue, one, headers()) for one in some])
+            assert set(outcomes) == {Outcome.CONFIRMED}
+        done = until
+        await asyncio.sleep(0.02)
+    await publisher.link.close()
+
+
+def _request(queue: str, message_id: str, headers: dict[str, Any]) -> Message:
+    about = Properties(
+        headers=table({"original_queue": queue, **headers}), delivery_mode=2, message_id=message_id.encode()
+    )
+    return Message("", "retry.scheduled", about, b"x" * 64, message_id)
 
 
 @dataclass
@@ -196,6 +208,8 @@ class Worker:
     queue: str
     fails: Callable[[pika.BasicProperties], dict[str, Any] | None] = lambda _: None
     """The headers of a new request, or None where the message is done."""
+    copies: int = 1
+    """How often it sends each of them."""
     seen: Counter[str] = field(default_factory=Counter)
     drifts: list[int] = field(default_factory=list)
     """How long after its due moment each came; a negative one was early."""
@@ -236,7 +250,7 @@ class Worker:
         if due is not None:
             self.drifts.append(now - int(due))
         again = self.fails(properties)
-        if again is not None:
+        for _ in range(0 if again is None else self.copies):
             self.asked += 1
             about = pika.BasicProperties(delivery_mode=2, message_id=properties.message_id, headers=again)
             channel.basic_publish("", "retry.scheduled", body, about)

@@ -24,12 +24,18 @@ Connection = psycopg.AsyncConnection[TupleRow]
 LEASE = timedelta(seconds=60)
 """After this long a claim that was never confirmed may be taken over."""
 
+MOMENT = timedelta(seconds=3)
+"""For so long another router is believed to be at work on its claim, though the request is delivered again: it may be a
+second request for the same. To call it a duplicate could lose it, to take over could double it; so it waits."""
+
 LARGEST_PAYLOAD = 1 << 20
 """Bytes of a body that is kept unless the settings say otherwise; a larger one cannot be rebuilt."""
 
 _PATIENCE = 5.0
 """Seconds for one statement, which takes some tens of milliseconds; past it Postgres counts as away. Longer than the
 statement_timeout of our connections, so that a server which is slow but there can say so itself."""
+
+_ASK_AGAIN = 0.1
 
 _ATTEMPTS = 3
 """Two routers that claim the same ids may deadlock; Postgres ends one of them, which simply asks again."""
@@ -69,12 +75,14 @@ class Store:
         """Those of the claims that are ours now, by retry id; the others are duplicates."""
         granted: dict[str, Granted] = {}
         asked = claims
+        rules = {"actor": self._actor, "lease": LEASE, "moment": MOMENT}
         while asked:
-            rows = await self._rows("claim", columns(asked, CLAIM) | {"actor": self._actor, "lease": LEASE})
+            rows = await self._rows("claim", columns(asked, CLAIM) | rules)
             granted |= {str(row[0]): Granted(row[1], row[2], row[3]) for row in rows if not row[4]}
-            # Another router made these very rows in this very moment. Now that they are there, the rules apply.
-            raced = {str(row[0]) for row in rows if row[4]}
-            asked = [claim for claim in asked if claim.retry_id in raced]
+            undecided = {str(row[0]) for row in rows if row[4]}
+            asked = [claim for claim in asked if claim.retry_id in undecided]
+            if asked:
+                await asyncio.sleep(_ASK_AGAIN)
         return granted
 
     async def record(self, records: Sequence[Record]) -> None:

@@ -53,10 +53,10 @@ class Consumer:
         """Until the link is closed or `finish` is called."""
         while True:
             await self._some.wait()
-            if self._finished or self.link.closed.done():
-                return
             if len(self._waiting) < self._most:
                 await self._linger()
+            if self._finished:
+                return
             yield self._take()
 
     def finish(self) -> None:

@@ -39,6 +39,8 @@ class Link:
         self._gone: asyncio.Future[str] = loop.create_future()
         self._gone.add_done_callback(lambda done: self.end(done.result()))
         self._asked: set[asyncio.Future[None]] = set()
+        self.error: BaseException | None = None
+        """What the channel ended with, once it has."""
         self.blocked = False
         """Whether the broker has an alarm and takes no publishes."""
         self.connection = RawConnection(
@@ -95,6 +97,7 @@ class Link:
             self._asked.discard(answered)
 
     def _on_channel_closed(self, _channel: object, error: BaseException) -> None:
+        self.error = error
         for waiting in self._asked:
             _fail(waiting, error)
 

@@ -56,7 +56,7 @@ def explain_command(
         typer.Option(
             "--peek",
             metavar="QUEUE",
-            help="The first message of a live queue. It stays there, but is marked as redelivered.",
+            help="The first message of a live queue. It is taken and put back, and so marked as redelivered.",
         ),
     ] = None,
     schedule: Annotated[

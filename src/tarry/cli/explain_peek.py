@@ -15,7 +15,7 @@ from tarry.contract.message import Delivery
 
 
 def peek(address: Address, queue: str) -> Delivery | None:
-    """None if it is empty. The message goes back where it was, marked as redelivered: no broker can do without."""
+    """None if it is empty. The message is put back, marked as redelivered: no broker shows one otherwise."""
     return asyncio.run(_peek(address, queue))
 
 

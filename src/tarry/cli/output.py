@@ -6,6 +6,7 @@ What a command answers goes to stdout; everything about the doing of it (progres
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +30,8 @@ class Commands(TyperGroup):
     """A group of commands in which a TarryError is one message on stderr and an exit code, never a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
+        # Pika tells each failure in a dozen lines of its own before it raises; ours says it in one.
+        logging.getLogger("pika").setLevel(logging.CRITICAL)
         try:
             return super().invoke(ctx)
         except TarryError as error:

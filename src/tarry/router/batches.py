@@ -52,9 +52,17 @@ class Batches:
             self.working.add(task)
             task.add_done_callback(lambda done: self._ended(done, slots))
         if not closed.done() and self.working:
-            await asyncio.wait(set(self.working))
+            await self._last_ones()
         self.orphans.update(self.working)
         return closed.result() if closed.done() else "finished"
+
+    async def _last_ones(self) -> None:
+        try:
+            await asyncio.wait(set(self.working))
+        except asyncio.CancelledError:
+            for task in self.working:
+                task.cancel()
+            raise
 
     def _ended(self, task: asyncio.Task[None], slots: asyncio.Semaphore) -> None:
         self.working.discard(task)

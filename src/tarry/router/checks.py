@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import structlog
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import ChannelClosedByBroker, UnroutableError
+from pika.exceptions import ChannelClosedByBroker
 
 from tarry.broker.address import Address
 from tarry.broker.declare import channel, refusal
-from tarry.core.names import Names
+from tarry.broker.publisher import Message, Publisher
+from tarry.contract.properties import Properties
 from tarry.errors import BrokerError, TopologyMismatchError
 from tarry.topology.apply import refuse_old
 from tarry.topology.model import Topology
@@ -20,6 +23,9 @@ log = structlog.get_logger()
 ACCESS_REFUSED = 403
 NOWHERE = "~nowhere"
 """A key that no tier has."""
+
+PATIENCE = 2.0
+"""Seconds for the probe."""
 
 
 def check_broker(topology: Topology, address: Address) -> None:
@@ -33,7 +39,6 @@ def check_broker(topology: Topology, address: Address) -> None:
         except BrokerError as error:
             log.warning("the topology is checked only in part", reason=str(error))
             _check_what_we_may_touch(open_channel, topology, address)
-        _check_way_out(open_channel, topology.broker_names)
 
 
 def check_topology(topology: Topology, address: Address) -> None:
@@ -43,10 +48,21 @@ def check_topology(topology: Topology, address: Address) -> None:
         raise TopologyMismatchError("\n".join(map(str, wrong)))
 
 
-def refused(address: Address, topology: Topology, error: ChannelClosedByBroker) -> BrokerError | None:
-    """Why a queue may not be consumed from, if it is a matter of rights: waiting will not mend that."""
+async def check_way_out(publisher: Publisher, topology: Topology, address: Address) -> None:
+    """A message for a tier that there cannot be comes straight back, if we may publish at all.
+
+    While the broker has an alarm nothing comes back; then the first request will tell.
+    """
+    probe = Message(topology.broker_names.delay, NOWHERE, Properties(), b"", NOWHERE)
+    await asyncio.wait([asyncio.ensure_future(publisher.publish([probe]))], timeout=PATIENCE)
+    if isinstance(publisher.link.error, ChannelClosedByBroker):
+        raise refused(publisher.link.error, topology, address)
+
+
+def refused(error: ChannelClosedByBroker, topology: Topology, address: Address) -> BrokerError | ChannelClosedByBroker:
+    """A missing right is for somebody to give: waiting will not mend that. All else may."""
     if error.reply_code != ACCESS_REFUSED:
-        return None
+        return error
     return refusal(address, error.reply_code, error.reply_text, router_rights(topology))
 
 
@@ -66,12 +82,3 @@ def _check_what_we_may_touch(open_channel: BlockingChannel, topology: Topology, 
     for exchange in (names.delay, names.review, names.spool, names.deliver):
         open_channel.exchange_declare(exchange, passive=True)
     log.info("the ends of the way are there", broker=str(address))
-
-
-def _check_way_out(open_channel: BlockingChannel, names: Names) -> None:
-    """A message for a tier that there cannot be comes straight back, if we may publish at all."""
-    open_channel.confirm_delivery()
-    try:
-        open_channel.basic_publish(names.delay, NOWHERE, b"", mandatory=True)
-    except UnroutableError:
-        return

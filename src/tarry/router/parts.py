@@ -23,7 +23,7 @@ from tarry.core.names import Names
 from tarry.errors import AuditUnavailableError
 from tarry.router.actions import Action, actions
 from tarry.router.batches import Batches, Settled
-from tarry.router.checks import refused
+from tarry.router.checks import check_way_out, refused
 from tarry.router.destinations import Destinations
 from tarry.router.flow import Flow, Result
 from tarry.router.keep import sleep_unless
@@ -130,6 +130,7 @@ class Parts:
         publisher = await Publisher.open(self.address, "router: publish")
         self._outlet.publisher = publisher
         try:
+            await check_way_out(publisher, self.topology, self.address)
             async with self._consumer(self._names.scheduled, "router: consume", self.batch, IN_FLIGHT + 1) as consumer:
                 publisher.link.closed.add_done_callback(lambda done: consumer.link.end(done.result()))
                 self.consuming = True
@@ -175,9 +176,7 @@ class Parts:
         try:
             consumer = await Consumer.open(self.address, queue, purpose, batch=batch, prefetch=batch * batches)
         except ChannelClosedByBroker as error:
-            if (refusal := refused(self.address, self.topology, error)) is not None:
-                raise refusal from error
-            raise
+            raise refused(error, self.topology, self.address) from error
         try:
             yield consumer
         finally:

@@ -25,10 +25,10 @@ from tarry.topology.model import Topology
 
 log = structlog.get_logger()
 
-LAST_BATCHES = 4.0
+LAST_BATCHES = 3.0
 """Seconds that batches in flight have at the end."""
 
-GOODBYE = 2.0
+GOODBYE = 1.5
 """Seconds for the connections after that."""
 
 BOOKS_FIRST = 2.0

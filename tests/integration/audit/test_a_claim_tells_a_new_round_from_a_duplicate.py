@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from tarry.audit.records import Granted
+from tarry.audit.records import Claim, Granted
+from tarry.audit.store import Store
 from tests.harness.waiting import wait_for
 from tests.integration.audit.books import Books, id_of, request
 
@@ -59,9 +60,24 @@ def test_headers_that_lost_only_the_count_do_not_win_it_back(books: Books) -> No
 def test_a_claim_never_confirmed_is_taken_over_when_its_request_is_delivered_again(books: Books) -> None:
     books.claim(request("m"))
     assert books.claim(request("m"), by=books.other) == {}, "a second request while the first is being moved"
+    books.age(M, 3)
     taken = books.claim(request("m", redelivered=True), by=books.other)
     assert taken[M].round == 1
     assert books.history(M) == [("claimed", 1), ("claimed", 1)]
+
+
+def test_a_router_takes_up_its_own_claim_at_once(books: Books) -> None:
+    books.claim(request("m"))
+    assert books.claim(request("m", redelivered=True))[M].round == 1
+
+
+def test_a_second_request_delivered_again_waits_for_the_router_that_moves_the_first(books: Books) -> None:
+    books.claim(request("m"))
+    with ThreadPoolExecutor(1) as beside:
+        asked = beside.submit(Elsewhere(books.dsn).claim, request("m", redelivered=True))
+        assert not asked.done()
+        books.schedule(M, 1)
+        assert asked.result(10) == {}, "the first was confirmed meanwhile, so this is a duplicate"
 
 
 def test_a_claim_never_confirmed_is_taken_over_after_its_lease(books: Books) -> None:
@@ -119,11 +135,21 @@ def test_a_claim_lost_to_another_router_in_the_same_moment_is_judged_by_the_rule
             " values (%s, 'orders', 'claimed', 1, clock_timestamp(), 'rival')",
             [M],
         )
-        asked = beside.submit(books.claim, request("m", redelivered=redelivered))
+        asked = beside.submit(Elsewhere(books.dsn).claim, request("m", redelivered=redelivered))
         with psycopg.connect(books.dsn, autocommit=True) as watching:
             wait_for(lambda: _waits_for_a_lock(watching), what="the claim to wait for the rival's")
         rival.commit()
         assert (M in asked.result(10)) is redelivered
+
+
+class Elsewhere(Books):
+    """Another router, on a thread of its own."""
+
+    def claim(self, *claims: Claim, by: Store | None = None) -> dict[str, Granted]:
+        try:
+            return super().claim(*claims, by=by or self.other)
+        finally:
+            self.close()
 
 
 def _waits_for_a_lock(connection: psycopg.Connection) -> bool:

@@ -149,7 +149,7 @@ class Router:
 
     @property
     def port(self) -> int:
-        started = wait_for(lambda: self.said("started"), what="the router to say where it listens")
+        started = wait_for(lambda: self.said("started"), deadline=30, what="the router to say where it listens")
         return int(started[0]["http"].rpartition(":")[2])
 
     def lines(self) -> list[dict[str, Any]]:
@@ -174,7 +174,7 @@ class Router:
         status, text = self.get("/readyz")
         return status, json.loads(text)["reasons"]
 
-    def wait_ready(self, deadline: float = 20) -> Router:
+    def wait_ready(self, deadline: float = 40) -> Router:
         wait_for(lambda: self.ready() == (200, []), deadline=deadline, what="the router to be ready")
         return self
 

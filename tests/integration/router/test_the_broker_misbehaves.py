@@ -65,10 +65,10 @@ def test_a_request_for_a_missing_tier_waits_and_the_others_go_on(place: Place, s
 
 
 def test_a_full_tier_is_no_busy_loop_and_loses_nothing(place: Place, start: Start) -> None:
+    router = start().wait_ready()
     limit = {"pattern": "^retry.delay.5m$", "definition": {"max-length": 5}, "apply-to": "queues"}
     place.api("policies/{vhost}/full", method="PUT", body=limit)
     wait_for(lambda: place.api("queues/{vhost}/retry.delay.5m").get("effective_policy_definition"))
-    router = start().wait_ready()
     quick, slow = place.origin("quick.orders"), place.origin("slow.orders")
     for number in range(40):
         place.request(slow, f"m{number}")

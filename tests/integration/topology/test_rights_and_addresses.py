@@ -12,7 +12,7 @@ import pytest
 
 from tarry import embedded
 from tarry.broker.address import Address
-from tarry.broker.declare import Rights
+from tarry.broker.declare import Rights, connect
 from tarry.core.names import Destination
 from tarry.embedded import ports
 from tarry.errors import BrokerError, BrokerUnreachableError
@@ -145,6 +145,16 @@ def test_a_vhost_that_is_not_there_is_named_with_the_command_that_makes_it(vhost
 
     assert answer.exit_code == 1
     assert f"rabbitmqctl add_vhost {vhost.name}-none" in answer.stderr
+
+
+def test_a_login_that_is_refused_says_what_to_check(vhost: Vhost, somebody: Address) -> None:
+    with pytest.raises(BrokerError, match="check user and password"):
+        connect(login(vhost, somebody.user, "wrong"), "test")
+    with pytest.raises(BrokerError, match=f"There is no vhost '{vhost.name}-none'"):
+        connect(Address.parse(f"{vhost.amqp_url}-none"), "test")
+    vhost.api(f"permissions/{{vhost}}/{somebody.user}", method="DELETE")
+    with pytest.raises(BrokerError, match="has no rights in vhost"):
+        connect(somebody, "test")
 
 
 def test_a_node_that_boots_with_the_definitions_verifies_over_tls(series: str | None, tmp_path: Path) -> None:

@@ -216,13 +216,3 @@ select id::text, round, routing_key, body, properties
  where state = 'in_review' and body is not null and properties is not null and id > %(after)s
  order by id
  limit %(limit)s;
-
--- name: behind
--- For whom messages passed lately, or are overdue: the destinations that a stall can be about.
-select queue, count(*)
-  from retry
- where (state = 'returned' and returned_at > clock_timestamp() - %(lately)s::interval)
-    or (state in ('scheduled', 'held', 'unroutable') and due_at < clock_timestamp())
- group by queue
- order by count(*) desc
- limit 20;

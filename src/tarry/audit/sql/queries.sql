@@ -6,8 +6,9 @@ set statement_timeout = '4s';
 -- Takes requests for this router, in one statement for a batch. A row comes back for each that is ours now; a request
 -- without a row is a duplicate. A request that says which round failed is new if that round is the latest one; one that
 -- does not is new if its retry is no longer waiting by this server's clock. A claim that was never confirmed is taken
--- over when its request is delivered again, or after the lease. A row that says `raced` was claimed by another router in
--- this very moment: ask again.
+-- over after the lease, or when its request is delivered again. That may also be a second request, for what another
+-- router is moving right now: so for a moment after the claim, and while its row is not committed, the answer is to
+-- ask again.
 with request as (
     select *
       from unnest(%(ids)b::uuid[], %(rounds)b::int[], %(knows_round)b::bool[], %(redelivered)b::bool[], %(counts)b::int[],
@@ -17,7 +18,7 @@ with request as (
 known as (
     -- Locked in one order, so that two routers with the same ids wait for each other instead of ending in a deadlock.
     select request.*, live.state, live.round as live_round, live.retry_count as live_count, live.due_at, live.claimed_at,
-           live.updated_at
+           live.claimed_by, live.updated_at
       from request
       join retry as live using (id)
      order by live.id
@@ -30,6 +31,9 @@ judged as (
            not knows_round
            and state in ('succeeded', 'in_review', 'cancelled', 'discarded')
            and not (redelivered and updated_at > clock_timestamp() - %(lease)s::interval) as new_life,
+           state = 'claimed' and (round = live_round or not knows_round)
+           and redelivered and claimed_by <> %(actor)s
+           and claimed_at > clock_timestamp() - %(moment)s::interval as too_early,
            case when state = 'claimed' and (round = live_round or not knows_round)
                 then redelivered or claimed_at < clock_timestamp() - %(lease)s::interval
                 when knows_round then round > live_round
@@ -57,7 +61,7 @@ again as (
            returned_at     = null,
            updated_at      = clock_timestamp()
       from judged as request
-     where live.id = request.id and request.granted
+     where live.id = request.id and request.granted and not request.too_early
  returning live.id, live.round, live.retry_count, live.first_failed_at
 ),
 fresh as (
@@ -75,8 +79,10 @@ noted as (
     insert into transition (retry_id, round, state, actor)
     select id, round, 'claimed', %(actor)s from ours
 )
-select id, round, retry_count, (extract(epoch from first_failed_at) * 1000)::bigint as since_ms, false as raced
+select id, round, retry_count, (extract(epoch from first_failed_at) * 1000)::bigint as since_ms, false as ask_again
   from ours
+ union all
+select id, round, retry_count, since_ms, true from judged where too_early
  union all
 select id, round, retry_count, since_ms, true
   from request

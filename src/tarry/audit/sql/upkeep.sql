@@ -19,8 +19,8 @@ insert into tarry_migration (name) values (%(name)s);
 select count(*) filter (where tarry_add_partition((now() at time zone 'UTC')::date + ahead)) from generate_series(0, 7) as ahead;
 
 -- name: lock_upkeep
--- One upkeep at a time, whoever runs it; false if somebody else does.
-select pg_try_advisory_xact_lock(7312002);
+-- One upkeep at a time, for as long as this connection lives; false if somebody else does it.
+select pg_try_advisory_lock(7312002);
 
 -- name: lock_recover
 -- One recovery at a time, for as long as this connection lives; false if somebody else does.
@@ -90,8 +90,9 @@ update retry
    set body = null, properties = null
  where id in (select id
                 from retry
-               where state in ('returned', 'succeeded', 'cancelled', 'discarded')
-                 and updated_at < clock_timestamp() - %(older_than)s::interval
+               where ((state = 'returned' and returned_at < clock_timestamp() - %(older_than)s::interval)
+                      or (state in ('succeeded', 'cancelled', 'discarded')
+                          and updated_at < clock_timestamp() - %(older_than)s::interval))
                  and (body is not null or properties is not null)
                limit %(limit)s);
 
@@ -100,6 +101,23 @@ update retry
 delete from retry
  where id in (select id
                 from retry
-               where state in ('returned', 'succeeded', 'cancelled', 'discarded')
-                 and updated_at < clock_timestamp() - %(older_than)s::interval
+               where (state = 'returned' and returned_at < clock_timestamp() - %(older_than)s::interval)
+                  or (state in ('succeeded', 'cancelled', 'discarded')
+                      and updated_at < clock_timestamp() - %(older_than)s::interval)
                limit %(limit)s);
+
+-- name: returned_lately
+-- What came back of late, by the tier it waited in and the queue it went to.
+select tier, queue, count(*)
+  from retry
+ where state = 'returned' and returned_at > clock_timestamp() - %(lately)s::interval
+ group by tier, queue;
+
+-- name: overdue_by_tier
+-- For whom each tier owes something.
+select tier, queue, count(*)
+  from retry
+ where state in ('scheduled', 'held', 'unroutable')
+   and due_at < clock_timestamp() - %(grace)s::interval
+   and expected_at < clock_timestamp() - %(grace)s::interval
+ group by tier, queue;

@@ -51,6 +51,7 @@ comment on column retry.properties is 'The AMQP properties as they were on the w
 create index retry_due on retry (due_at) where state in ('scheduled', 'held', 'unroutable');
 create index retry_claims on retry (claimed_at) where state = 'claimed';
 create index retry_quiet on retry (returned_at) where state = 'returned';
+create index retry_over on retry (updated_at) where state in ('succeeded', 'cancelled', 'discarded');
 create index retry_by_state on retry (state, queue);
 create index retry_by_fingerprint on retry (fingerprint) where fingerprint is not null;
 create index retry_by_message_id on retry (message_id) where message_id is not null;

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from tarry.audit.migrate import migrate
+from tarry.audit.records import Record
+from tarry.audit.store import Store
+from tarry.audit.trouble import Trouble, kind_of
+from tarry.core.states import State
+from tarry.errors import AuditError, AuditUnavailableError
+from tests.harness.proxy import Proxy
+from tests.harness.spaces import Database
+from tests.integration.audit.books import Books, id_of
+
+RECORD = Record(id_of("m"), 1, State.IN_REVIEW, "orders")
+
+
+def trouble(dsn: str, record: Record = RECORD) -> AuditError:
+    """What a store on this database says of a write."""
+
+    async def write() -> AuditError:
+        store = Store(dsn, "one")
+        await store.open()
+        try:
+            await store.record([record])
+        except AuditError as error:
+            return error
+        finally:
+            await store.close()
+        raise AssertionError("it took the write")
+
+    return asyncio.run(write())
+
+
+def said(error: AuditError) -> tuple[Trouble, bool, str]:
+    """The kind, whether it is worth waiting for, and the first words."""
+    return kind_of(error), isinstance(error, AuditUnavailableError), str(error).partition(":")[0]
+
+
+def test_a_full_disk(books: Books) -> None:
+    books.sql.execute(
+        "create function full_disk() returns trigger language plpgsql as $$ begin"
+        " raise exception 'could not extend file: No space left on device' using errcode = '53100'; end $$;"
+        " create trigger full_disk before insert on retry for each row execute function full_disk()"
+    )
+    error = trouble(books.dsn)
+    assert said(error) == (Trouble.FULL, True, "Postgres has no room left")
+    assert "tarry audit prune" in str(error)
+
+
+def test_a_read_only_server(books: Books, database: Database) -> None:
+    books.sql.execute(f"alter database {database.name} set default_transaction_read_only = on")
+    assert said(trouble(books.dsn)) == (Trouble.READ_ONLY, True, "Postgres is read-only")
+
+
+def test_a_read_only_server_does_not_pass_for_one_that_is_back(books: Books, database: Database) -> None:
+    books.sql.execute(f"alter database {database.name} set default_transaction_read_only = on")
+
+    async def ping() -> None:
+        store = Store(books.dsn, "one")
+        await store.open()
+        try:
+            await store.ping()
+        finally:
+            await store.close()
+
+    with pytest.raises(AuditUnavailableError, match="read-only"):
+        asyncio.run(ping())
+
+
+def test_a_lost_schema(books: Books) -> None:
+    books.sql.execute("drop table retry")
+    error = trouble(books.dsn)
+    assert said(error) == (Trouble.NO_SCHEMA, True, "The audit's tables are missing")
+    assert "tarry audit migrate" in str(error)
+
+
+def test_a_slow_server(books: Books) -> None:
+    with psycopg.connect(books.dsn) as somebody:
+        somebody.execute("lock table retry")
+        assert said(trouble(books.dsn)) == (Trouble.SLOW, True, "Postgres is too slow")
+
+
+def test_a_server_that_does_not_answer(database: Database, proxy: Callable[[str], Proxy]) -> None:
+    wire = proxy(database.dsn)
+    wire.refuse()
+    assert said(trouble(database.through(wire.port)))[:2] == (Trouble.UNREACHABLE, True)
+
+
+def test_a_row_that_it_does_not_take_is_nobodys_outage(books: Books) -> None:
+    for wrong in (replace(RECORD, reason="a\x00b"), replace(RECORD, retry_count=2**40)):
+        assert said(trouble(books.dsn, wrong)) == (Trouble.REFUSED, False, "Postgres refused")
+
+
+def test_a_read_only_server_is_waited_for_at_the_start_and_a_user_without_rights_is_told(
+    books: Books, database: Database
+) -> None:
+    assert migrate(books.dsn) == []
+    books.sql.execute(f"create role reader_{database.name} login")
+    try:
+        assert migrate(books.dsn.replace("postgres@", f"reader_{database.name}@")) == []
+    except AuditError as error:
+        assert "permission denied" in str(error)
+    finally:
+        books.sql.execute(f"drop role reader_{database.name}")

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from tarry.audit.rebuild import CannotRebuildError, Stored, rebuild
+from tarry.contract.encoding import array_entry, entry
+from tarry.contract.fields import pick, walk_array
+from tarry.contract.properties import Properties
+from tarry.core.decide import Rulebook
+from tarry.core.ladder import Ladder
+from tarry.core.names import Names
+
+RULES = Rulebook((), Ladder(125, 8, 4), frozenset({8_000}))
+OLD_WAY = ("~in:8s", "~3:0", "~2:0", "~1:0", "~0:3", "~id:6f1c:2", "~to:orders")
+USERS = entry("a", "b") + b"\x01fd" + b"\x3f\xf8\x00\x00\x00\x00\x00\x00"
+
+
+def stored(due_ms: int, headers: bytes | None = None) -> Stored:
+    table = USERS + entry("tarry-id", "6f1c") + array_entry("BCC", OLD_WAY) if headers is None else headers
+    properties = Properties(content_type=b"text/plain", headers=table, delivery_mode=2, message_id=b"m1")
+    return Stored("6f1c", 2, "own.key", "orders", due_ms, b"body", b"".join(properties.encode()))
+
+
+def keys(headers: bytes | None) -> list[str | None]:
+    return [item.text() for item in walk_array(pick(headers or b"", {b"BCC"})[b"BCC"].value)]
+
+
+@pytest.mark.parametrize(
+    ("left_ms", "way", "tier", "delay_ms"),
+    [
+        (8_000, ["~in:8s", "~3:0", "~2:0", "~1:0", "~0:0"], "retry.delay.8s", 8_000),
+        (7_999, ["~in:ladder", "~3:0", "~2:1", "~1:0", "~0:0"], "retry.ladder.2.8s", 8_000),
+        (1_001, ["~in:ladder", "~3:0", "~2:0", "~1:1", "~0:1"], "retry.ladder.1.1s", 1_125),
+        (0, ["~in:ladder", "~3:0", "~2:0", "~1:0", "~0:0"], "retry.relay", 0),
+        (-5_000, ["~in:ladder", "~3:0", "~2:0", "~1:0", "~0:0"], "retry.relay", 0),
+    ],
+)
+def test_the_way_is_for_what_is_left_and_never_shorter(left_ms: int, way: list[str], tier: str, delay_ms: int) -> None:
+    made = rebuild(stored(100_000), RULES, Names(), 100_000 - left_ms)
+    assert keys(made.message.properties.headers) == [*way, "~id:6f1c:2", "~to:orders"]
+    assert (made.tier, made.delay_ms) == (tier, delay_ms)
+
+
+def test_all_else_is_as_it_was_to_the_byte() -> None:
+    message = rebuild(stored(0), RULES, Names(), 0).message
+    assert (message.exchange, message.routing_key, message.body) == ("retry.delay", "own.key", b"body")
+    assert message.token == "6f1c:2"
+    assert (message.properties.content_type, message.properties.message_id) == (b"text/plain", b"m1")
+    assert (message.properties.headers or b"").startswith(USERS + entry("tarry-id", "6f1c"))
+
+
+def test_a_destination_with_a_hashed_key_or_an_exchange_keeps_it() -> None:
+    for key in ("~to#3f2a", "~via:events", "~via#77"):
+        made = rebuild(stored(0, array_entry("BCC", ("~in:8s", "~id:6f1c:2", key))), RULES, Names(), 0)
+        assert made.returns_to == key
+
+
+def test_what_has_no_way_home_is_refused() -> None:
+    with pytest.raises(CannotRebuildError, match="do not say where it returns"):
+        rebuild(stored(0, USERS), RULES, Names(), 0)
+    broken = Stored("6f1c", 2, "k", "orders", 0, b"", b"\x20")
+    with pytest.raises(CannotRebuildError, match="damaged"):
+        rebuild(broken, RULES, Names(), 0)

@@ -1,0 +1,111 @@
+"""What is missing, what is late, and what cannot be told: the books against depths, as tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from tarry.audit.depths import Depth, Depths
+from tarry.audit.verdict import Open, Shortage, Snapshot, empty_tiers, judge
+from tarry.core.names import Names
+
+NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
+GRACE = timedelta(seconds=30)
+HOUR, EIGHT = "retry.delay.1h", "retry.delay.8s"
+
+
+def overdue(*, minutes: float = 2, queue: str = "orders", tier: str = HOUR) -> Open:
+    due = NOW - timedelta(minutes=minutes)
+    return Open("6f1c", 1, "m1", queue, "", "scheduled", tier, due, rebuildable=True, expected=due)
+
+
+def depths(**queues: Depth | int) -> Depths:
+    """`delay_1h=3`: underscores for dots."""
+    found = {
+        f"retry.{name.replace('_', '.')}": depth if isinstance(depth, Depth) else Depth(depth, depth)
+        for name, depth in queues.items()
+    }
+    return Depths(Names(), found)
+
+
+def test_a_tier_that_holds_as_many_as_it_must_is_fine_and_so_is_one_that_holds_more() -> None:
+    for held in (3, 4):
+        verdict = judge(Snapshot(NOW, {HOUR: 3}), depths(delay_1h=held))
+        assert (verdict.lost, verdict.unjudged) == (0, [])
+
+
+def test_a_tier_that_holds_fewer_is_short_by_the_difference() -> None:
+    verdict = judge(Snapshot(NOW, {HOUR: 3, EIGHT: 1}), depths(delay_1h=1, delay_8s=1))
+    assert (verdict.missing, verdict.shortages, verdict.lost) == ([], [Shortage(HOUR, 3, 1)], 2)
+
+
+def test_of_a_tier_that_holds_nothing_all_are_named() -> None:
+    snapshot = Snapshot(NOW, {HOUR: 1, EIGHT: 1})
+    found = depths(delay_8s=1)
+    assert empty_tiers(snapshot, found) == [HOUR], "a tier that is not declared holds nothing"
+    verdict = judge(snapshot, found, [overdue()])
+    assert [one.retry.message_id for one in verdict.missing] == ["m1"]
+    assert verdict.shortages == []
+
+
+def test_a_tier_without_a_leader_is_not_judged() -> None:
+    snapshot = Snapshot(NOW, {HOUR: 1})
+    found = depths(delay_1h=Depth(known=False))
+    assert empty_tiers(snapshot, found) == []
+    assert judge(snapshot, found).unjudged == [HOUR]
+
+
+def test_an_overdue_one_that_can_be_nowhere_is_missing() -> None:
+    verdict = judge(Snapshot(NOW, {}, [overdue()]), depths(audit=0, relay=0), grace=GRACE)
+    assert [one.why for one in verdict.missing] == ["overdue, and nowhere on the broker"]
+
+
+def test_an_overdue_one_is_late_where_its_destination_is_paused_or_it_found_no_way() -> None:
+    snapshot = Snapshot(NOW, {}, [overdue()])
+    for queue, found in (
+        ("retry.held.orders", depths(held_orders=1)),
+        ("retry.unroutable", depths(unroutable=1)),
+        ("retry.cancelled", depths(cancelled=1)),
+        ("retry.relay", depths(relay=Depth(32))),
+        ("retry.relay.orders", depths(relay_orders=Depth(40))),
+        (HOUR, depths(delay_1h=Depth(messages=5, ready=4))),
+        (HOUR, depths(delay_1h=1)),
+    ):
+        verdict = judge(snapshot, found, grace=GRACE)
+        assert [one.where for one in verdict.late] == [(queue,)]
+        assert verdict.missing == []
+
+
+def test_another_destinations_pause_and_a_relay_with_free_slots_do_not_explain_it() -> None:
+    for found in (depths(held_mails=7), depths(relay=Depth(31)), depths(relay_mails=Depth(99))):
+        assert judge(Snapshot(NOW, {}, [overdue()]), found, grace=GRACE).lost == 1
+
+
+def test_a_tier_on_the_move_explains_it_until_later_ones_have_come_through() -> None:
+    moving = depths(delay_1h=Depth(messages=5, ready=4))
+    one = overdue()
+    assert judge(Snapshot(NOW, {}, [one], passed={HOUR: one.due}), moving, grace=GRACE).lost == 0
+    later = {HOUR: one.due + timedelta(seconds=1)}
+    assert judge(Snapshot(NOW, {}, [one], passed=later), moving, grace=GRACE).lost == 1
+
+
+def test_a_tier_that_holds_just_those_that_are_not_overdue_does_not_explain_it() -> None:
+    snapshot = Snapshot(NOW, {HOUR: 4}, [overdue()], not_overdue={HOUR: 4})
+    assert judge(snapshot, depths(delay_1h=4), grace=GRACE).lost == 1
+    assert judge(snapshot, depths(delay_1h=5), grace=GRACE).lost == 0
+
+
+def test_a_tap_that_is_behind_explains_it_and_one_that_is_past_it_does_not() -> None:
+    one, found = overdue(minutes=2), depths(audit=100)
+    snapshot = Snapshot(NOW, {}, [one], tap_seen=one.due)
+    assert [late.where for late in judge(snapshot, found, grace=GRACE).late] == [("retry.audit",)]
+    assert judge(replace(snapshot, tap_seen=NOW), found, grace=GRACE).lost == 1
+
+
+def test_a_stale_claim_is_missing_only_when_its_request_can_be_nowhere() -> None:
+    claim = Open("6f1c", 1, "m1", "orders", "", "claimed", None, NOW, rebuildable=False)
+    snapshot = Snapshot(NOW, {}, stale_claims=[claim])
+    assert judge(snapshot, depths(scheduled=1)).lost == 0
+    assert judge(snapshot, depths(audit=1)).lost == 0
+    verdict = judge(snapshot, depths(scheduled=0))
+    assert [(one.retry, one.why) for one in verdict.missing] == [(claim, "claimed, and its request is gone")]

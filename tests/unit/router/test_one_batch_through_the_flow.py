@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from tarry.audit.records import Claim, Granted, Record
+from tarry.broker.publisher import Message, Outcome
+from tarry.contract.fields import Field, walk
+from tarry.contract.message import Acceptance, Delivery
+from tarry.contract.properties import Properties
+from tarry.core.decide import Rulebook
+from tarry.core.ladder import Ladder
+from tarry.core.names import Destination, Names
+from tarry.core.policy import Policy
+from tarry.core.states import State
+from tarry.router.flow import Flow, Result
+from tests.unit.contract.wire import headers, named, published, rejected, table
+
+NOW = 1_700_000_000_000
+POLICY = Policy.model_validate({"name": "plain", "schedule": ["2s", "8s"], "max_retries": 2})
+M1 = "24e9476b-f4f5-5044-8227-4c112216f4bc"
+"""The retry of message m-1 in queue orders."""
+
+
+@dataclass
+class Books:
+    """A ledger that remembers the order of things, and denies what it is told to."""
+
+    log: list[str] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    noted: list[tuple[str, int]] = field(default_factory=list)
+    denied: set[str] = field(default_factory=set)
+    known: dict[str, Granted] = field(default_factory=dict)
+    broken: bool = False
+
+    async def claim(self, claims: Sequence[Claim]) -> dict[str, Granted]:
+        if self.broken:
+            raise OSError("gone")
+        self.log.append("claim")
+        self.claims += claims
+        as_asked = {one.retry_id: Granted(one.round, one.retry_count, one.since_ms) for one in claims}
+        return {key: self.known.get(key, one) for key, one in as_asked.items() if key not in self.denied}
+
+    async def record(self, records: Sequence[Record]) -> None:
+        self.log.append("record")
+        self.records += records
+
+    async def duplicates(self, found: Sequence[tuple[str, int]]) -> None:
+        self.log.append("duplicates")
+        self.noted += found
+
+
+@dataclass
+class World:
+    """A flow with fakes behind every port."""
+
+    books: Books = field(default_factory=Books)
+    published: list[Message] = field(default_factory=list)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    """By message id; what is not named is confirmed."""
+    unreachable: dict[str, str] = field(default_factory=dict)
+    asked_for: list[Destination] = field(default_factory=list)
+    ids: int = 0
+
+    def flow(self, policy: Policy = POLICY, frame_max: int = 131_072) -> Flow:
+        names = Names()
+        return Flow(
+            names=names,
+            rules=Rulebook((policy,), Ladder(), policy.tiers()),
+            accept=Acceptance(names),
+            ledger=self.books,
+            publish=self._publish,
+            attach=self._attach,
+            now_ms=lambda: NOW,
+            draw=lambda: 0.0,
+            new_id=self._new_id,
+            frame_max=lambda: frame_max,
+        )
+
+    async def _publish(self, messages: Sequence[Message]) -> list[Outcome]:
+        self.books.log.append("publish")
+        self.published += messages
+        ids = [(one.properties.message_id or b"").decode(errors="replace") for one in messages]
+        return [self.outcomes.get(one, Outcome.CONFIRMED) for one in ids]
+
+    async def _attach(self, destination: Destination) -> str | None:
+        self.asked_for.append(destination)
+        return self.unreachable.get(destination.name)
+
+    def _new_id(self) -> str:
+        self.ids += 1
+        return f"00000000-0000-4000-8000-{self.ids:012}"
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def handle(flow: Flow, *deliveries: Delivery) -> Result:
+    return asyncio.run(flow.handle([replace(one, tag=place) for place, one in enumerate(deliveries, start=1)]))
+
+
+def header(message: Message, name: str) -> Field:
+    return dict(walk(message.properties.headers or b""))[name.encode()]
+
+
+def test_the_steps_come_in_the_order_that_makes_a_crash_harmless(world: World) -> None:
+    result = handle(world.flow(), rejected(message_id=b"m-1"))
+    assert world.books.log == ["claim", "publish", "record"]
+    assert (result.acked, result.requeued) == ([1], [])
+
+
+def test_a_request_goes_into_its_tier_with_its_own_key_and_body(world: World) -> None:
+    handle(world.flow(), rejected("orders", exchange="shop", key="order.new", body=b"hello", message_id=b"m-1"))
+    (message,) = world.published
+    assert (message.exchange, message.routing_key, message.body) == ("retry.delay", "order.new", b"hello")
+    assert message.token == f"{M1}:1"
+    assert header(message, "tarry-due-ms").integer() == NOW + 2_000
+    (record,) = world.books.records
+    assert (record.state, record.tier, record.due_ms, record.retry_count) == (
+        State.SCHEDULED,
+        "retry.delay.2s",
+        NOW + 2_000,
+        1,
+    )
+    assert (record.exchange, record.routing_key, record.body) == ("shop", "order.new", b"hello")
+    assert world.asked_for == [Destination("queue", "orders")]
+
+
+def test_what_the_books_know_beats_what_the_request_says(world: World) -> None:
+    """A consumer that lost our headers must not loop for ever."""
+    world.books.known[M1] = Granted(round=2, retry_count=1, since_ms=NOW - 5_000)
+    handle(world.flow(), rejected(message_id=b"m-1"))
+    (message,) = world.published
+    assert header(message, "tarry-round").integer() == 2
+    assert header(message, "tarry-since-ms").integer() == NOW - 5_000
+    assert world.books.records[0].tier == "retry.delay.8s"
+
+
+def test_a_duplicate_is_noted_and_taken_off_the_queue(world: World) -> None:
+    world.books.denied.add(M1)
+    result = handle(world.flow(), rejected(message_id=b"m-1"), rejected(message_id=b"m-2"))
+    assert [one.retry_id for one in result.duplicates] == [M1]
+    assert world.books.noted == [(M1, 1)]
+    assert sorted(result.acked) == [1, 2]
+    assert [one.properties.message_id for one in world.published] == [b"m-2"]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.NACKED, Outcome.RETURNED, Outcome.UNKNOWN])
+def test_what_the_broker_does_not_take_stays_and_the_others_go_on(world: World, outcome: Outcome) -> None:
+    world.outcomes["m-1"] = outcome
+    result = handle(world.flow(), rejected(message_id=b"m-1"), rejected(message_id=b"m-2"))
+    assert (result.acked, result.requeued) == ([2], [1])
+    assert [one.message_id for one in world.books.records] == ["m-2"]
+    assert [(plan.item.retry_id, why) for plan, why in result.stuck] == [(M1, outcome)]
+
+
+def test_a_second_request_for_the_same_retry_waits_its_turn(world: World) -> None:
+    flow = world.flow()
+    result = handle(flow, rejected(message_id=b"m-1"), rejected(message_id=b"m-1"))
+    assert (result.acked, result.requeued) == ([1], [2])
+    assert len(world.books.claims) == 1
+    assert flow.in_flight == set()
+
+
+def test_a_retry_is_free_again_even_if_its_batch_fails(world: World) -> None:
+    flow = world.flow()
+    world.books.broken = True
+    with pytest.raises(OSError, match="gone"):
+        handle(flow, rejected(message_id=b"m-1"))
+    assert flow.in_flight == set()
+
+
+def test_a_bad_request_goes_to_review_whole_beside_the_good_ones(world: World) -> None:
+    result = handle(world.flow(), published({}, b"who am I"), rejected(message_id=b"m-1"))
+    assert sorted(result.acked) == [1, 2]
+    review = world.published[-1]
+    assert (review.exchange, review.body) == ("retry.review", b"who am I")
+    assert (header(review, "review_reason").text() or "").startswith("no origin")
+    record = world.books.records[-1]
+    assert (record.state, record.queue, record.policy) == (State.IN_REVIEW, "", None)
+
+
+def test_an_exhausted_request_goes_to_review_with_its_count(world: World) -> None:
+    ours = headers({"tarry-id": M1, "tarry-queue": "orders", "tarry-round": 2, "tarry-count": 2})
+    result = handle(world.flow(), rejected("orders", ours, message_id=b"m-1"))
+    (review,) = world.published
+    assert header(review, "review_reason").text() == "exhausted: 2 of 2 retries spent"
+    assert header(review, "tarry-round").integer() == 3
+    assert result.acked == [1]
+    assert world.asked_for == []
+
+
+def test_a_destination_that_cannot_be_reached_is_for_a_person(world: World) -> None:
+    world.unreachable["orders"] = "the origin queue 'orders' does not exist"
+    handle(world.flow(), rejected(message_id=b"m-1"))
+    (review,) = world.published
+    assert review.exchange == "retry.review"
+    assert header(review, "review_reason").text() == "the origin queue 'orders' does not exist"
+
+
+def test_headers_without_room_are_for_a_person(world: World) -> None:
+    handle(world.flow(), rejected("orders", named("big", "b" * 125_000), message_id=b"m-1"))
+    (review,) = world.published
+    assert review.exchange == "retry.review"
+    assert header(review, "review_reason").text() == "its headers leave no room for tarry's own in one frame"
+
+
+def test_a_policy_may_return_through_the_exchange(world: World) -> None:
+    handle(
+        world.flow(POLICY.model_copy(update={"return_to": "exchange"})),
+        rejected(exchange="shop", key="order.new", message_id=b"m-1"),
+        rejected("other", exchange="", message_id=b"m-2"),
+    )
+    assert world.asked_for == [Destination("exchange", "shop"), Destination("queue", "other")]
+
+
+def test_a_probe_is_taken_off_the_queue_and_that_is_all(world: World) -> None:
+    probe = named("tarry-probe", "retry.probe.0a")
+    assert handle(world.flow(), rejected("retry.probe.0a", probe)).acked == [1]
+    assert world.books.log == []
+
+
+def test_a_body_is_not_kept_where_the_policy_says_so(world: World) -> None:
+    handle(world.flow(POLICY.model_copy(update={"keep_payload": False})), rejected(message_id=b"m-1"))
+    assert (world.books.records[0].body, world.books.records[0].properties) == (None, None)
+
+
+def test_nothing_in_a_record_is_more_than_postgres_takes(world: World) -> None:
+    said: dict[str, bytes | str | int] = {"original_queue": "orders", "error_type": "a\x00b", "error_reason": "\x00"}
+    handle(world.flow(), published(said, message_id=b"m\x00"), published({"x": table()}, message_id=b"\xff\x00"))
+    for record in world.books.records:
+        texts = [record.error_type, record.error_reason, record.reason, record.message_id, record.routing_key]
+        assert not [text for text in texts if text is not None and "\x00" in text]
+
+
+def test_an_unforeseen_error_in_parsing_goes_to_review_and_not_through_the_batch(world: World) -> None:
+    broken = Delivery(b"", Properties(headers=5), "", "k")  # type: ignore[arg-type]
+    flow = world.flow()
+    plan = flow._understand(broken)
+    assert "it could not be read: TypeError" in plan.reason  # type: ignore[union-attr]
