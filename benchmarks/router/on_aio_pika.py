@@ -73,7 +73,8 @@ class AioRouter:
             await slots.acquire()
             task = asyncio.create_task(self.handle(batch))
             tasks.add(task)
-            task.add_done_callback(lambda done: (tasks.discard(done), slots.release()))
+            task.add_done_callback(tasks.discard)
+            task.add_done_callback(lambda _: slots.release())
 
     async def handle(self, batch: list[AbstractIncomingMessage]) -> None:
         ids = [retry_id(str(one.message_id), str(one.headers["original_queue"])) for one in batch]
@@ -130,7 +131,7 @@ class AioRouter:
             delay_ms=decision.itinerary.delay_ms,
             tier=self.names.tier(decision.itinerary.delay_ms),
             body=one.body,
-            properties=one.properties.marshal(),
+            properties=one.properties.marshal() if self.store is not None else None,
         )
 
     async def publish(self, one: AbstractIncomingMessage, record: Record) -> None:

@@ -36,7 +36,7 @@ def _parse_jitter(value: object) -> int | float:
 
 
 def _format_jitter(value: float) -> str:
-    return format_duration(value) if isinstance(value, int) else f"{value:.0%}"
+    return format_duration(value) if isinstance(value, int) else f"{value * 100:g}%"
 
 
 Jitter = Annotated[

@@ -102,7 +102,8 @@ def _service_queues(names: Names) -> Iterator[Queue]:
     yield Queue(names.audit, never_rejects, role="record")
     yield Queue(names.cancelled, never_rejects, role="record")
     yield Queue(names.review_queue, _quorum())
-    yield Queue(names.scheduled, _quorum())
+    # A request that carries an expiration of its own must not vanish because no router took it in time.
+    yield Queue(names.scheduled, _quorum(dead_letter_to=names.review))
     yield relay_queue(names.relay, names)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from tarry.core.policy import Policy
 from tarry.errors import SettingsError
-from tarry.topology.model import Topology
+from tarry.topology.model import NamesSection, Topology
 
 DEFAULT_POLICY = "default"
 
@@ -23,8 +25,7 @@ class Overrides:
 
     def apply(self, topology: Topology) -> Topology:
         """The topology as this environment wants it; every command must see the same."""
-        wanted = {"scheduled": self.scheduled, "review": self.review}
-        names = topology.names.model_copy(update={key: value for key, value in wanted.items() if value is not None})
+        names = self._names(topology.names)
         if (self.max_retries, self.base_ms, self.cap_ms) == (None, None, None):
             return topology.model_copy(update={"names": names})
         if not any(policy.name == DEFAULT_POLICY for policy in topology.policies):
@@ -36,6 +37,15 @@ class Overrides:
             self._policy(policy) if policy.name == DEFAULT_POLICY else policy for policy in topology.policies
         )
         return topology.model_copy(update={"names": names, "policies": policies})
+
+    def _names(self, names: NamesSection) -> NamesSection:
+        wanted = {"scheduled": self.scheduled, "review": self.review}
+        given = {key: value for key, value in wanted.items() if value is not None}
+        try:
+            return NamesSection.model_validate(names.model_dump() | given)
+        except ValidationError as error:
+            problems = [one["msg"].removeprefix("Value error, ") for one in error.errors()]
+            raise SettingsError(f"RETRY_QUEUE or MANUAL_REVIEW_QUEUE: {'; '.join(problems)}.") from None
 
     def _policy(self, policy: Policy) -> Policy:
         changes: dict[str, object] = {}

@@ -55,3 +55,16 @@ def test_a_default_policy_with_a_list_has_no_base(topology: Topology) -> None:
     listed = topology.policies[-1].model_copy(update={"backoff": None, "schedule": (1000,)})
     with pytest.raises(SettingsError, match="with a backoff"):
         Overrides(base_ms=1).apply(topology.model_copy(update={"policies": (listed,)}))
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"scheduled": ""}, "at least 1 character"),
+        ({"scheduled": "manual-review.pending"}, "scheduled and review are both"),
+        ({"review": "retry.audit"}, "the name of another of tarry's queues"),
+    ],
+)
+def test_a_queue_name_that_cannot_be_is_refused(topology: Topology, given: dict[str, str], problem: str) -> None:
+    with pytest.raises(SettingsError, match=problem):
+        Overrides(**given).apply(topology)  # type: ignore[arg-type]

@@ -211,7 +211,8 @@ insert into transition (retry_id, round, state, actor, at, reason, detail)
 select id, round, case when again then 'duplicate' else 'returned' end, %(actor)s, at,
        case when again then 'it returned again' end, jsonb_build_object('drift_ms', drift_ms)
   from judged
- where not (again and redelivered);
+ where not (again and redelivered)
+ order by id, round, sighting;
 
 -- name: cancelled
 -- These rounds were diverted at the cancelled gate. A round that is over has a copy less on its way: a duplicate.
