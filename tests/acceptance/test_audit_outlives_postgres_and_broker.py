@@ -77,7 +77,7 @@ def test_what_a_broker_loses_with_its_data_comes_back_from_the_books(
         world.start()
         chance = random.Random(7)
         ids = [str(number) for number in range(LOST)]
-        ask_all(world, queue, ids, headers=lambda: {"retry_after_ms": chance.randrange(25_000, 40_000)})
+        ask_all(world, queue, ids, headers=lambda: {"retry_after_ms": chance.randrange(15_000, 25_000)})
         open_ = "select count(*) from retry where state = 'scheduled'"
         wait_for(lambda: world.number(open_) == LOST, deadline=60, what="all to be scheduled")
 

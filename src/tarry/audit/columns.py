@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
+
+from tarry.audit.arrays import Bigints, Blobs, Booleans, Integers, Packed, Texts, Uuids
 
 CLAIM = {
     "ids": "retry_id",
@@ -34,7 +37,6 @@ RECORD = {
     "due_ms": "due_ms",
     "delay_ms": "delay_ms",
     "tiers": "tier",
-    "bodies": "body",
     "properties": "properties",
 }
 RETURN = {
@@ -49,5 +51,27 @@ RETURN = {
 CANCELLED = {name: RETURN[name] for name in ("ids", "rounds", "at_ms", "redelivered")}
 
 
+_KINDS: dict[str, type[Packed]] = {
+    "ids": Uuids,
+    "rounds": Integers,
+    "counts": Integers,
+    "most": Integers,
+    "knows_round": Booleans,
+    "redelivered": Booleans,
+    "since_ms": Bigints,
+    "due_ms": Bigints,
+    "delay_ms": Bigints,
+    "at_ms": Bigints,
+    "bodies": Blobs,
+    "properties": Blobs,
+}
+"""What each parameter is an array of; the others hold text."""
+
+
 def columns(items: Sequence[object], names: Mapping[str, str]) -> dict[str, Any]:
-    return {parameter: [getattr(item, attribute) for item in items] for parameter, attribute in names.items()}
+    return {parameter: column(parameter, map(attrgetter(attribute), items)) for parameter, attribute in names.items()}
+
+
+def column(parameter: str, items: Iterable[Any]) -> Packed:
+    """One array."""
+    return _KINDS.get(parameter, Texts)(list(items))

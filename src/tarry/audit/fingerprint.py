@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import sha1
 
 LENGTH = 16
@@ -17,6 +18,7 @@ _VARYING = re.compile(
 )
 
 
+@lru_cache(maxsize=1_024)
 def fingerprint(error_type: str | None, reason: str | None) -> str | None:
     """None where nothing was said of the error."""
     if not error_type and not reason:

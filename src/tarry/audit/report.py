@@ -84,4 +84,6 @@ def report(dsn: str) -> Iterator[Report]:
     with _explained():
         connection = psycopg.connect(dsn, autocommit=True, connect_timeout=5)
     with connection:
-        yield Report(connection)
+        books = Report(connection)
+        books.rows("configure_report")
+        yield books

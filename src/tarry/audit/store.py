@@ -11,7 +11,7 @@ import psycopg
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from tarry.audit.columns import CANCELLED, CLAIM, RECORD, RETURN, columns
+from tarry.audit.columns import CANCELLED, CLAIM, RECORD, RETURN, column, columns
 from tarry.audit.fingerprint import fingerprint
 from tarry.audit.queries import query
 from tarry.audit.records import Claim, Granted, Record, Return
@@ -78,8 +78,8 @@ class Store:
         rules = {"actor": self._actor, "lease": LEASE, "moment": MOMENT}
         while asked:
             rows = await self._rows("claim", columns(asked, CLAIM) | rules)
-            granted |= {str(row[0]): Granted(row[1], row[2], row[3]) for row in rows if not row[4]}
-            undecided = {str(row[0]) for row in rows if row[4]}
+            granted |= {row[0]: Granted(row[1], row[2], row[3]) for row in rows if not row[4]}
+            undecided = {row[0] for row in rows if row[4]}
             asked = [claim for claim in asked if claim.retry_id in undecided]
             if asked:
                 await asyncio.sleep(_ASK_AGAIN)
@@ -87,9 +87,14 @@ class Store:
 
     async def record(self, records: Sequence[Record]) -> None:
         rows = columns(records, RECORD)
-        rows["bodies"] = [None if body is None or len(body) > self._largest else body for body in rows["bodies"]]
-        rows["fingerprints"] = [fingerprint(one.error_type, one.error_reason) for one in records]
+        rows["bodies"] = column("bodies", (self._payload(one) for one in records))
+        rows["fingerprints"] = column(
+            "fingerprints", (fingerprint(one.error_type, one.error_reason) for one in records)
+        )
         await self._rows("record", rows | {"actor": self._actor})
+
+    def _payload(self, record: Record) -> bytes | None:
+        return None if record.body is None or len(record.body) > self._largest else record.body
 
     async def note(self, notes: Sequence[tuple[str, int]], note: Note, reason: str) -> None:
         ids, rounds = [one for one, _ in notes], [round_ for _, round_ in notes]

@@ -13,7 +13,6 @@ from datetime import timedelta
 
 import structlog
 
-from tarry.audit.depths import Depths
 from tarry.audit.report import GRACE, Report, report
 from tarry.audit.retention import SLICE, prune_books
 from tarry.audit.stalls import Flow, Stall, stalls
@@ -51,7 +50,7 @@ class Findings:
 
     counts: Counts
     missing: int
-    """Open retries that the broker does not have, counting those that cannot be named yet."""
+    """Open retries that the broker does not have, counting those that cannot be named yet; at two looks in a row."""
     late: int
     """Overdue ones that are still on the broker."""
     oldest_overdue_s: float
@@ -72,7 +71,7 @@ class Keeper:
     management: Management
     actor: str
     upkeep: Upkeep = Upkeep()
-    _before: Depths | None = None
+    _before: Look | None = None
     _looked_at: float = field(default_factory=time.monotonic)
     _pruned_at: float | None = None
 
@@ -87,26 +86,26 @@ class Keeper:
         return findings
 
     def _findings(self, books: Report, look: Look) -> Findings:
+        before, self._before = self._before, look
         overdue = [(look.snapshot.now - row.due).total_seconds() for row in look.snapshot.overdue]
         return Findings(
             counts=read_counts(books, self.upkeep.grace),
-            missing=look.verdict.lost,
+            missing=min(before.verdict.lost, look.verdict.lost) if before else 0,
             late=len(look.verdict.late),
             oldest_overdue_s=max(overdue, default=0.0),
-            stalled=tuple(self._stalls(books, look.depths)),
+            stalled=tuple(self._stalls(books, before, look)),
             open_by_tier={row[0]: row[1] for row in books.rows("open_by_tier") if row[0]},
             depth_by_tier={name: depth.messages for name, depth in look.depths.tiers.items()},
         )
 
-    def _stalls(self, books: Report, depths: Depths) -> list[Stall]:
-        before, self._before = self._before, depths
+    def _stalls(self, books: Report, before: Look | None, look: Look) -> list[Stall]:
         since, self._looked_at = self._looked_at, time.monotonic()
         if before is None:
             return []
-        lately = timedelta(seconds=time.monotonic() - since)
+        lately = timedelta(seconds=self._looked_at - since)
         return stalls(
-            before,
-            depths,
+            before.depths,
+            look.depths,
             _flow(books.rows("returned_lately", lately=lately)),
             _flow(books.rows("returned_lately", lately=RECENT)),
             _flow(books.rows("overdue_by_tier", grace=self.upkeep.grace)),

@@ -21,8 +21,8 @@ from tarry.errors import BrokerError, BrokerUnreachableError
 SETTLE = timedelta(seconds=2)
 """A message so close to the beginning or the end of its wait is in flight, and not judged."""
 
-STATISTICS = 6.0
-"""Seconds after which every queue has told its depth anew."""
+STATISTICS = 12.0
+"""Seconds in which every queue tells its depth anew, twice. Until then a broker that has just started says zero."""
 
 PAUSE = 0.5
 

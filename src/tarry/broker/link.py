@@ -39,6 +39,7 @@ class Link:
         self._gone: asyncio.Future[str] = loop.create_future()
         self._gone.add_done_callback(lambda done: self.end(done.result()))
         self._asked: set[asyncio.Future[None]] = set()
+        self._has_channel = False
         self.error: BaseException | None = None
         """What the channel ended with, once it has."""
         self.blocked = False
@@ -75,6 +76,7 @@ class Link:
     def _open_channel(self, done: Callable[[Any], None]) -> None:
         self.channel = self.connection.channel(on_open_callback=done)
         self.channel.add_on_close_callback(self._on_channel_closed)
+        self._has_channel = True
 
     async def answer(self, ask: Callable[[Callable[[Any], None]], object]) -> None:
         """Until the broker has answered; the end of the channel or of the connection instead of an answer is raised.
@@ -118,7 +120,7 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        return self._opened.done() and not self.closed.done() and self.channel.is_open
+        return self._has_channel and not self.closed.done() and self.channel.is_open
 
     async def close(self) -> None:
         """Goodbye, if the broker still listens; a connection that does not end in time is cut."""

@@ -67,7 +67,7 @@ def verify_command(
     queue: Annotated[str | None, typer.Option(help="Balance only what failed in this queue.")] = None,
     grace: Grace = "30s",
     settle: Settle = "2s",
-    patience: Patience = "6s",
+    patience: Patience = "12s",
     database_url: DatabaseUrl = None,
     topology: TopologyFolder = None,
     url: BrokerUrl = None,

@@ -39,7 +39,7 @@ def recover_command(
     ] = False,
     grace: Grace = "30s",
     settle: Settle = "2s",
-    patience: Patience = "6s",
+    patience: Patience = "12s",
     database_url: DatabaseUrl = None,
     topology: TopologyFolder = None,
     url: BrokerUrl = None,

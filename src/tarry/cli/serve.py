@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
@@ -72,12 +73,22 @@ def _on_signals(stop: asyncio.Event, service: Service) -> None:
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
     """On uvloop where there is one."""
+    _spare_the_collector()
     try:
         import uvloop  # noqa: PLC0415 - not on every platform
     except ImportError:
         asyncio.run(main)
     else:
         uvloop.run(main)
+
+
+def _spare_the_collector() -> None:
+    """What the imports left stays for good, and a batch is thousands of objects that die by themselves: looking at
+    all of them again and again took a tenth of the time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def register(app: typer.Typer) -> None:

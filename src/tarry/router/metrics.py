@@ -69,8 +69,8 @@ class Metrics:
         self.spooled = gauge("tarry_spooled", "Records written to the spool since the start.")
         self.refused = gauge("tarry_audit_refused", "Records that Postgres would not take since the start.")
         self.policies = gauge("tarry_policy_info", "1 for each policy in use.", "policy", "max_retries")
-        build = gauge("tarry_build_info", "The version in use.", "version")
-        build.labels(__version__).set(1)
+        self.build = gauge("tarry_build_info", "The version in use.", "version")
+        self.build.labels(__version__).set(1)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)

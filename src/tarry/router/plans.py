@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tarry.audit.records import Claim, Granted, Record
 from tarry.broker.publisher import Message
@@ -136,16 +137,21 @@ def record_of(plan: Plan, message: Message, names: Names, ladder: Ladder) -> Rec
 def first_queue(way: Itinerary, names: Names, ladder: Ladder) -> str:
     """The queue that a message waits in first; without any delay that is the relay."""
     if way.tier_ms is not None:
-        return names.tier(way.tier_ms)
+        return _tier_name(names, way.tier_ms)
     for level, digit in zip(range(ladder.levels - 1, -1, -1), way.digits, strict=True):
         if digit:
             return names.ladder_tier(level, ladder.ttl(level, digit))
     return names.relay
 
 
+@lru_cache(maxsize=4_096)
+def _tier_name(names: Names, tier_ms: int) -> str:
+    return names.tier(tier_ms)
+
+
 def _storable(text: str | None) -> str | None:
     """Postgres text takes no NUL."""
-    return text.replace("\x00", "\\x00") if text else None
+    return text.replace("\x00", "\\x00") if text and "\x00" in text else text
 
 
 _WITH_AUDIT = Changing(Failure, "round", "retry_count", "first_failed_ms")

@@ -169,6 +169,10 @@ class Router:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refused:
             return refused.code, refused.read().decode()
+        except OSError:
+            # Its own words are what a reader of a failed test needs.
+            assert self.process.poll() is None, f"the router ended: {self.log.read_text()[-2000:]}"
+            raise
 
     def ready(self) -> tuple[int, list[str]]:
         status, text = self.get("/readyz")

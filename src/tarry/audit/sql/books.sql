@@ -1,3 +1,7 @@
+-- name: configure_report
+-- For each connection of a reader: the balance groups the whole history, which should not go through the disk.
+select set_config('work_mem', '128MB', false);
+
 -- name: balance
 -- How the books stand: one line. Each round that was ever claimed has exactly one fate.
 with rounds as (

@@ -1,6 +1,11 @@
 -- name: configure
--- For each new connection.
-set statement_timeout = '4s';
+-- For each new connection. Statements here look up a batch of ids in tables that only grow. Left to itself Postgres reads
+-- the whole table while it is small, keeps that plan, and gets slower with every retry that was ever made.
+select set_config('statement_timeout', '4s', false),
+       set_config('plan_cache_mode', 'force_custom_plan', false),
+       set_config('enable_seqscan', 'off', false),
+       set_config('random_page_cost', '1.1', false),
+       set_config('jit', 'off', false);
 
 -- name: claim
 -- Takes requests for this router, in one statement for a batch. A row comes back for each that is ours now; a request
@@ -79,12 +84,13 @@ noted as (
     insert into transition (retry_id, round, state, actor)
     select id, round, 'claimed', %(actor)s from ours
 )
-select id, round, retry_count, (extract(epoch from first_failed_at) * 1000)::bigint as since_ms, false as ask_again
+select id::text, round, retry_count, (extract(epoch from first_failed_at) * 1000)::bigint as since_ms,
+       false as ask_again
   from ours
  union all
-select id, round, retry_count, since_ms, true from judged where too_early
+select id::text, round, retry_count, since_ms, true from judged where too_early
  union all
-select id, round, retry_count, since_ms, true
+select id::text, round, retry_count, since_ms, true
   from request
  where not exists (select from known where known.id = request.id)
    and not exists (select from ours where ours.id = request.id);

@@ -1,0 +1,34 @@
+"""A connection that nothing passes through any more, and that nobody closes: only heartbeats can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.harness.proxy import Proxy
+from tests.harness.spaces import with_port
+from tests.integration.router.conftest import place, start
+from tests.integration.router.serving import Place, Router
+
+__all__ = ["place", "start"]
+
+HEARTBEAT = 30
+"""Seconds; the client gives the broker five more."""
+
+
+@pytest.mark.timeout(170)
+def test_it_gives_the_connection_up_and_opens_another(
+    place: Place, start: Callable[..., Router], proxy: Callable[[str], Proxy]
+) -> None:
+    wire = proxy(place.amqp_url)
+    router = start(RABBITMQ_URL=with_port(place.amqp_url, wire.port)).wait_ready()
+    queue = place.origin("quick.orders")
+    wire.blackhole()
+    place.request(queue, "m1")
+    said = router.wait_said("connection lost", deadline=HEARTBEAT * 2)
+    assert "heartbeat" in said["reason"].lower()
+    assert router.ready()[0] == 503
+    wire.heal()
+    assert place.take(queue, 1, deadline=60) == ["m1"]
+    router.wait_ready()

@@ -1,0 +1,25 @@
+"""A broker's address, and an event loop to speak to it in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tarry.broker.address import Address
+from tests.harness.spaces import Vhost
+
+
+@pytest.fixture
+def address(vhost: Vhost) -> Address:
+    return Address.parse(vhost.amqp_url, management_url=vhost.management_url)
+
+
+@pytest.fixture
+def channel(vhost: Vhost) -> Iterator[BlockingChannel]:
+    """Of an ordinary client."""
+    with contextlib.closing(pika.BlockingConnection(pika.URLParameters(vhost.amqp_url))) as connection:
+        yield connection.channel()
