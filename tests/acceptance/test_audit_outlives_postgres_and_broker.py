@@ -86,7 +86,7 @@ def test_what_a_broker_loses_with_its_data_comes_back_from_the_books(
         broker.start()
         world.apply()
         world.declare(queue)
-        code, done = world.command("audit", "recover", "--yes", "--grace", "2s")
+        code, done = world.command("audit", "recover", "--yes", "--grace", "2s", "--patience", "3s")
         assert (code, done["not_rebuilt"], done["no_queue"]) == (0, [], [])
         with Worker(world, queue) as worker:
             if done["sent"] < LOST:

@@ -17,13 +17,15 @@ from tests.integration.router.serving import Place, Router
 __all__ = ["place", "start"]
 
 KILLS = 10
+PACE = 0.004
+"""Seconds between two requests: enough for batches, few enough to count them all afterwards."""
 BATCH = 20
 IN_FLIGHT = 3
 """Batches that a router has in flight: what a kill can at most make it do twice."""
 
 
 class Load:
-    """Requests without a pause, so that whoever is killed is killed at work."""
+    """Requests all the time, so that whoever is killed is killed at work."""
 
     def __init__(self, place: Place, queue: str) -> None:
         self.sent = 0
@@ -35,7 +37,7 @@ class Load:
         connection = pika.BlockingConnection(pika.URLParameters(self._url))
         channel = connection.channel()
         channel.confirm_delivery()
-        while not self._stop.is_set():
+        while not self._stop.wait(PACE):
             about = pika.BasicProperties(
                 delivery_mode=2, message_id=f"m{self.sent}", headers={"original_queue": self._queue}
             )

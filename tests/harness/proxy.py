@@ -55,8 +55,6 @@ class Link:
             if not self.proxy.silent:
                 waiting.put_nowait((clock() + self.proxy.latency, b""))
                 await delivering
-            else:
-                await self.swallow(target.reader)
         finally:
             delivering.cancel()
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tarry import __version__
-from tarry.cli import attach, audit, config, demo, embedded, explain, serve, topology
+from tarry.cli import attach, audit, config, demo, embedded, explain, history, serve, status, topology
 from tarry.cli.output import Commands
 
 app = typer.Typer(
@@ -37,6 +37,8 @@ demo.register(app)
 serve.register(app)
 app.add_typer(topology.app, name="topology")
 attach.register(app)
+status.register(app)
+history.register(app)
 explain.register(app)
 config.register(app)
 app.add_typer(audit.app, name="audit")

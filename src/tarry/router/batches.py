@@ -41,7 +41,10 @@ class Batches:
     _last_rest: float = 0.0
 
     async def run(self) -> str:
-        """Until the consumer's end; the reason for it. What is under way is finished unless the connection is gone."""
+        """Until the consumer's end; the reason for it, empty if it was told to finish.
+
+        What is under way is brought to its end unless the connection is gone.
+        """
         closed = self.consumer.link.closed
         slots = asyncio.Semaphore(self.at_once)
         async for batch in self.consumer.batches():
@@ -54,7 +57,7 @@ class Batches:
         if not closed.done() and self.working:
             await self._last_ones()
         self.orphans.update(self.working)
-        return closed.result() if closed.done() else "finished"
+        return closed.result() if closed.done() else ""
 
     async def _last_ones(self) -> None:
         try:

@@ -11,6 +11,10 @@ REMEMBERED = 50_000
 """Claims kept; at full speed that is some ten seconds, and a few megabytes."""
 
 
+UNCONFIRMED = 0
+"""In place of a due moment: claimed, and not known to be in a tier."""
+
+
 class Memory:
     """Retry id to the round it is in and the moment that round is due."""
 
@@ -25,18 +29,17 @@ class Memory:
         return granted
 
     def _judge(self, claim: Claim) -> Granted | None:
-        round_, due_ms = self._known.get(claim.retry_id, (0, 0))
-        if not claim.redelivered:
-            waiting = self._now_ms() < due_ms
-            if claim.round <= round_ if claim.knows_round else waiting:
-                return None
-        # A redelivery takes up the round that it began, if it did not say which one failed.
-        next_round = claim.round if claim.knows_round else max(round_, 1) if claim.redelivered else round_ + 1
+        round_, due_ms = self._known.get(claim.retry_id, (0, UNCONFIRMED))
+        # Only a claim that was never confirmed is taken up again by its redelivery.
+        takes_over = claim.redelivered and due_ms == UNCONFIRMED
+        if not takes_over and (claim.round <= round_ if claim.knows_round else self._now_ms() < due_ms):
+            return None
+        next_round = claim.round if claim.knows_round else max(round_, 1) if takes_over else round_ + 1
         return Granted(next_round, claim.retry_count, claim.since_ms)
 
     def remember(self, granted: Mapping[str, Granted]) -> None:
         for retry_id, one in granted.items():
-            self._keep(retry_id, one.round, 0)
+            self._keep(retry_id, one.round, UNCONFIRMED)
 
     def scheduled(self, records: Iterable[Record]) -> None:
         for record in records:

@@ -30,6 +30,7 @@ from tarry.router.keep import sleep_unless
 from tarry.router.ledger import ResilientLedger
 from tarry.router.metrics import Metrics
 from tarry.router.outlet import Outlet
+from tarry.router.refusals import Refusals
 from tarry.router.requests import Requests
 from tarry.router.strays import BATCH, Strays
 from tarry.router.threads import in_thread
@@ -66,6 +67,9 @@ class Parts:
     """Set once Postgres has answered and its tables are there."""
     _running: set[Batches] = field(default_factory=set)
     _orphans: set[asyncio.Task[None]] = field(default_factory=set)
+    _refusals: Refusals = field(default_factory=lambda: Refusals(time.monotonic))
+    _renew: Callable[[], None] = lambda: None
+    """Ends this life of the router's connections when its batches are done."""
     _names: Names = field(init=False)
     _ledger: ResilientLedger = field(init=False)
     _destinations: Destinations = field(init=False)
@@ -133,8 +137,9 @@ class Parts:
             await check_way_out(publisher, self.topology, self.address)
             async with self._consumer(self._names.scheduled, "router: consume", self.batch, IN_FLIGHT + 1) as consumer:
                 publisher.link.closed.add_done_callback(lambda done: consumer.link.end(done.result()))
-                self.consuming = True
-                return await self._run(Batches(consumer, self._requests, IN_FLIGHT, self._orphans))
+                self.consuming, self._renew = True, consumer.finish
+                ended = await self._run(Batches(consumer, self._requests, IN_FLIGHT, self._orphans))
+                return ended or "the broker goes on refusing publishes, a new connection may help"
         finally:
             self.consuming = False
             self._outlet.publisher = None
@@ -205,6 +210,8 @@ class Parts:
 
     def _tell(self, result: Result) -> None:
         self.metrics.count(result)
+        if self._refusals.go_on(result):
+            self._renew()
         self.write_actions(list(actions(result, self._names, self._requests.flow.rules.ladder)))
 
 

@@ -40,8 +40,6 @@ def test_a_queue_that_is_gone_means_review(place: Place, start: Start) -> None:
 
 
 def test_a_missing_rung_of_the_ladder_makes_nobody_early(place: Place, start: Start) -> None:
-    place.write_policies('[[policy]]\nname = "default"\nschedule = ["1500ms"]\njitter = "0ms"\nmax_retries = 3\n')
-    place.apply()
     router = start().wait_ready()
     queue = place.origin("orders")
     place.request(queue, "warm-up")

@@ -78,7 +78,8 @@ def test_a_full_tier_is_no_busy_loop_and_loses_nothing(place: Place, start: Star
     tries = router.metric("tarry_stuck_total", outcome="nacked")
     assert tries < 40 * 10
     place.api("policies/{vhost}/full", method="DELETE")
-    wait_for(lambda: place.depth("retry.delay.5m") == 40, deadline=30)
+    # A broker of the 3.10 series goes on refusing that channel, whatever the limit is by then: only a new one helps.
+    wait_for(lambda: place.depth("retry.delay.5m") == 40, deadline=90, what="all of them in the tier")
 
 
 def test_a_review_queue_that_is_gone_loses_nothing(place: Place, start: Start) -> None:

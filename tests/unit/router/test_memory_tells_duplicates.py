@@ -30,11 +30,12 @@ def test_a_retry_never_heard_of_is_taken_on_trust() -> None:
     ("asked", "granted_round"),
     [
         (claim(), None),
-        (claim(redelivered=True), 2),
+        (claim(redelivered=True), None),
         (claim(round_=2, knows_round=True), None),
+        (claim(round_=2, knows_round=True, redelivered=True), None),
         (claim(round_=3, knows_round=True), 3),
     ],
-    ids=["the same request again", "its redelivery", "a round that was claimed", "the next round"],
+    ids=["the same request again", "its redelivery", "the round it is in", "that one's redelivery", "the next round"],
 )
 def test_while_round_two_is_waiting(asked: Claim, granted_round: int | None) -> None:
     found = remembering(2, NOW + 1).claim([asked])
@@ -45,10 +46,17 @@ def test_once_it_was_due_a_request_without_headers_is_a_new_round() -> None:
     assert remembering(2, NOW).claim([claim()])["id"].round == 3
 
 
-def test_what_was_just_claimed_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_just_claimed_is_known() -> None:
     known = Memory(lambda: NOW)
     known.claim([claim(round_=1, knows_round=True)])
     assert known.claim([claim(round_=1, knows_round=True)]) == {}
+
+
+def test_a_claim_that_was_never_confirmed_is_taken_up_by_its_redelivery() -> None:
+    known = Memory(lambda: NOW)
+    known.remember({"id": Granted(2, 0, None)})
+    assert known.claim([claim(round_=2, knows_round=True, redelivered=True)])["id"].round == 2
+    assert known.claim([claim(redelivered=True)])["id"].round == 2
 
 
 def test_it_forgets_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
