@@ -12,7 +12,7 @@ SERIES = ("3.10", "4.3")
 
 def wanted_series() -> list[str | None]:
     """None stands for whichever broker is at hand."""
-    chosen = os.environ.get("BROKER", "any")
+    chosen = os.environ.get("BROKER") or "any"
     if chosen == "any":
         return [None]
     if chosen == "all":
