@@ -19,7 +19,7 @@ from typing import IO
 from benchmarks.router.load import fill
 from benchmarks.router.stage import Space
 
-LOOK_EVERY = 0.1
+LOOK_EVERY = 0.3
 PATIENCE = 300.0
 
 

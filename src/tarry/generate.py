@@ -11,6 +11,7 @@ from pathlib import Path
 
 import typer
 
+from tarry.router.reference import metrics_markdown
 from tarry.settings.reference import settings_markdown
 from tarry.topology.definitions import definitions_text
 from tarry.topology.load import load
@@ -27,6 +28,7 @@ def files() -> Iterator[tuple[Path, Callable[[], str]]]:
     yield ROOT / "topology" / "schema.json", schema_text
     yield ROOT / "docs" / "cli.md", command_reference
     yield ROOT / "docs" / "settings.md", settings_markdown
+    yield ROOT / "docs" / "metrics.md", metrics_markdown
     for name in ("retry_pb2.py", "retry_pb2.pyi"):
         yield CONTRACT / name, partial(contract_code, name)
 
