@@ -9,7 +9,7 @@ from tarry.contract.encoding import array_entry
 from tarry.contract.fields import BadTableError, cut, pick, walk_array
 from tarry.contract.properties import Properties
 from tarry.core.decide import Rulebook
-from tarry.core.ladder import Itinerary, Ladder, itinerary
+from tarry.core.ladder import first_queue, itinerary
 from tarry.core.names import RESERVED, Names
 
 _BCC = b"BCC"
@@ -72,13 +72,3 @@ def _lasting_keys(headers: bytes) -> list[str]:
     found = pick(headers, {_BCC}).get(_BCC)
     keys = [item.text() or "" for item in walk_array(found.value)] if found is not None and found.kind == b"A" else []
     return [key for key in keys if key.startswith(_LASTING)]
-
-
-def first_queue(way: Itinerary, names: Names, ladder: Ladder) -> str:
-    """The queue that a message waits in first; without any delay that is the relay."""
-    if way.tier_ms is not None:
-        return names.tier(way.tier_ms)
-    for level, digit in zip(range(ladder.levels - 1, -1, -1), way.digits, strict=True):
-        if digit:
-            return names.ladder_tier(level, ladder.ttl(level, digit))
-    return names.relay

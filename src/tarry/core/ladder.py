@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tarry.core.durations import format_duration, humanise
-from tarry.core.names import ENTER_LADDER, digit_key, enter_key
+from tarry.core.names import ENTER_LADDER, Names, digit_key, enter_key
 from tarry.errors import DelayTooLongError
 
 JITTER_HOPS = 2
@@ -101,3 +102,18 @@ def itinerary(ladder: Ladder, delay_ms: int, tiers: Collection[int], base_ms: in
         tier = None
     rest = max(delay_ms, 0) - (tier or 0)
     return Itinerary(tier, ladder.digits(rest), (tier or 0) + ladder.granules(rest) * ladder.granularity_ms)
+
+
+def first_queue(way: Itinerary, names: Names, ladder: Ladder) -> str:
+    """The queue that a message waits in first; without any delay that is the relay."""
+    if way.tier_ms is not None:
+        return _tier_name(names, way.tier_ms)
+    for level, digit in zip(range(ladder.levels - 1, -1, -1), way.digits, strict=True):
+        if digit:
+            return names.ladder_tier(level, ladder.ttl(level, digit))
+    return names.relay
+
+
+@lru_cache(maxsize=4_096)
+def _tier_name(names: Names, tier_ms: int) -> str:
+    return names.tier(tier_ms)

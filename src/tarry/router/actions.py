@@ -8,10 +8,10 @@ import structlog
 
 from tarry.contract.request import Request
 from tarry.core.decide import Review, Schedule
-from tarry.core.ladder import Ladder
+from tarry.core.ladder import Ladder, first_queue
 from tarry.core.names import Names
 from tarry.router.flow import Result
-from tarry.router.plans import Plan, first_queue
+from tarry.router.plans import Plan
 
 Action = Mapping[str, object]
 """The fields of one line; `event` names the action and `level` is set where it is not `info`."""

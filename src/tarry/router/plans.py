@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from tarry.audit.records import Claim, Granted, Record
 from tarry.broker.publisher import Message
@@ -11,7 +10,7 @@ from tarry.contract.properties import Properties
 from tarry.contract.request import Refused, Request
 from tarry.contract.returning import fits, for_review, returning
 from tarry.core.decide import Decision, Failure, Review, Schedule
-from tarry.core.ladder import Itinerary, Ladder
+from tarry.core.ladder import Ladder, first_queue
 from tarry.core.names import Destination, Names
 from tarry.core.states import State
 from tarry.router.changing import Changing
@@ -132,21 +131,6 @@ def record_of(plan: Plan, message: Message, names: Names, ladder: Ladder) -> Rec
         body=message.body if keep else None,
         properties=message.encoded_properties() if keep else None,
     )
-
-
-def first_queue(way: Itinerary, names: Names, ladder: Ladder) -> str:
-    """The queue that a message waits in first; without any delay that is the relay."""
-    if way.tier_ms is not None:
-        return _tier_name(names, way.tier_ms)
-    for level, digit in zip(range(ladder.levels - 1, -1, -1), way.digits, strict=True):
-        if digit:
-            return names.ladder_tier(level, ladder.ttl(level, digit))
-    return names.relay
-
-
-@lru_cache(maxsize=4_096)
-def _tier_name(names: Names, tier_ms: int) -> str:
-    return names.tier(tier_ms)
 
 
 def _storable(text: str | None) -> str | None:
