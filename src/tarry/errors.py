@@ -7,9 +7,15 @@ TarryError
 ├── BrokerError            RabbitMQ said no, or cannot be reached
 │   ├── BrokerUnreachableError
 │   ├── BrokerTooOldError
+│   ├── MissingOnBrokerError   a queue or exchange that was named is not there
 │   └── TopologyMismatchError  the live broker is not what the topology says
 ├── AuditError             Postgres said no, or cannot be reached
 │   └── AuditUnavailableError
+├── ControlError           an operator's action could not be done as asked
+│   ├── NotFoundError          nothing is known by that id or name
+│   ├── ConflictError          somebody or something else has it right now
+│   └── WrongStateError        it is not in a state in which that can be done
+├── ApiError               the HTTP API cannot be reached, or did not let us in
 └── EmbeddedError          the private broker or Postgres could not be had or started
     ├── NoBrokerError
     └── StartupError
@@ -56,6 +62,10 @@ class BrokerTooOldError(BrokerError):
     """The broker is older than the oldest series tarry is tested on."""
 
 
+class MissingOnBrokerError(BrokerError):
+    """A queue or exchange that was named is not on the broker."""
+
+
 class TopologyMismatchError(BrokerError):
     """What is declared on the broker differs from the topology files."""
 
@@ -66,6 +76,32 @@ class AuditError(TarryError):
 
 class AuditUnavailableError(AuditError):
     """Postgres did not answer; retries keep flowing, their history waits."""
+
+
+class ControlError(TarryError):
+    """An operator's action could not be done as it was asked for; nothing was changed."""
+
+
+class NotFoundError(ControlError):
+    """Nothing is known by that id or name."""
+
+    exit_code = 4
+
+
+class ConflictError(ControlError):
+    """It is being worked on, or has moved on, or the same was asked for before."""
+
+    exit_code = 5
+
+
+class WrongStateError(ControlError):
+    """It is not in a state in which that can be done; the message names the state."""
+
+    exit_code = 6
+
+
+class ApiError(TarryError):
+    """The HTTP API of a service did not answer, did not let us in, or failed."""
 
 
 class EmbeddedError(TarryError):

@@ -35,16 +35,18 @@ class DetachPlan:
 
     destination: Destination
     policy: str | None
-    relay: str | None
+    queues: tuple[str, ...]
+    """Its relay, and where its returns wait in a pause."""
     relay_bindings: tuple[Binding, ...]
     home: Binding | None
     stuck: int = 0
     """Rejects that would go with the policy: without at-least-once the broker drops what is in the buffer."""
+    paused: bool = False
     kept: tuple[str, ...] = ()
 
     @property
     def nothing_to_do(self) -> bool:
-        return not (self.policy or self.relay or self.relay_bindings or self.home or self.kept)
+        return not (self.policy or self.queues or self.relay_bindings or self.home or self.kept)
 
     @property
     def parts(self) -> list[str]:
@@ -52,7 +54,7 @@ class DetachPlan:
         bindings = (*self.relay_bindings, *([self.home] if self.home else []))
         return [
             *([f"policy  {self.policy}"] if self.policy else []),
-            *([f"queue   {self.relay}"] if self.relay else []),
+            *(f"queue   {queue}" for queue in self.queues),
             *(f"binding {binding}" for binding in bindings),
         ]
 
@@ -65,10 +67,11 @@ def plan_detach(survey: Survey, destination: Destination) -> DetachPlan:
     return DetachPlan(
         destination=destination,
         policy=policy.name if policy else None,
-        relay=next((queue.name for queue in wanted.queues if queue.name in live.queues), None),
+        queues=tuple(queue.name for queue in wanted.queues if queue.name in live.queues),
         relay_bindings=tuple(found for found in wanted.bindings if found != home and found in live.bindings),
         home=home if home in live.bindings else None,
         stuck=survey.queues[destination.name].stuck if policy and destination.name in survey.queues else 0,
+        paused=any(found.key == destination.key for found in live.bindings_from(names.held_gate)),
     )
 
 
@@ -101,7 +104,7 @@ def detach(
     with channel(address, "detach", deploy_rights(topology)) as open_channel:
         for plan in plans:
             _unbind(open_channel, plan.relay_bindings)
-        if any(plan.relay or plan.home for plan in plans):
+        if any(plan.queues or plan.home for plan in plans):
             before_waiting()
             open_channel.connection.sleep(SETTLING_SECONDS)
         depths = read_survey(management, topology.broker_names).live.depths
@@ -116,7 +119,7 @@ def wait_for_rejects(plan: DetachPlan) -> DetachPlan:
         f"all of it: {plan.stuck} rejects wait in the queue for tarry to take them and would go with its policy; "
         "stop the worker and detach again when they are through, or use --force"
     )
-    return DetachPlan(plan.destination, None, None, (), None, plan.stuck, (why,))
+    return DetachPlan(plan.destination, None, (), (), None, plan.stuck, plan.paused, (why,))
 
 
 def remove_policy(management: Management, name: str) -> None:
@@ -139,11 +142,13 @@ def _finish(
     open_channel: BlockingChannel, names: Names, plan: DetachPlan, depths: Mapping[str, int], *, force: bool
 ) -> DetachPlan:
     done = plan
-    if plan.relay and depths.get(plan.relay):
-        why = f"{plan.relay}: {depths[plan.relay]} messages wait in it for the destination; detach again later"
-        done = replace(done, relay=None, kept=(*done.kept, why))
-    elif plan.relay:
-        open_channel.queue_delete(plan.relay)
+    for queue in plan.queues:
+        why = _needed(queue, names, plan, depths)
+        if why is None:
+            open_channel.queue_delete(queue)
+        else:
+            left = tuple(name for name in done.queues if name != queue)
+            done = replace(done, queues=left, kept=(*done.kept, why))
     under_way = waiting(names, plan.destination, depths)
     if plan.home and under_way and not force:
         some = ", ".join(f"{name} ({depth})" for name, depth in sorted(under_way.items()))
@@ -154,6 +159,15 @@ def _finish(
     elif plan.home:
         _unbind(open_channel, [plan.home])
     return done
+
+
+def _needed(queue: str, names: Names, plan: DetachPlan, depths: Mapping[str, int]) -> str | None:
+    """Why a queue has to stay, if it has to."""
+    if depths.get(queue):
+        return f"{queue}: {depths[queue]} messages wait in it for the destination; detach again later"
+    if plan.paused and queue == names.held_queue(plan.destination):
+        return f"{queue}: returns are paused; run `tarry resume {plan.destination.name}`, then detach again"
+    return None
 
 
 def _unbind(open_channel: BlockingChannel, bindings: Iterable[Binding]) -> None:

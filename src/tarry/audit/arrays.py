@@ -26,15 +26,18 @@ class Packed:
     item_oid: int
     array_oid: int
     pack: Callable[[Any], bytes]
+    repeats = True
+    """Whether the same value stands in a batch again and again, as in most columns: then each is packed once."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = items
 
     def packed(self) -> bytes:
-        """In a batch most columns say the same thing again and again: each value is packed once."""
         pack = type(self).pack
-        known: dict[Any, bytes] = {item: _NULL if item is None else pack(item) for item in set(self.items)}
         head = _HEAD.pack(1, 1, self.item_oid, len(self.items), 1)
+        if not self.repeats:
+            return head + b"".join([_NULL if item is None else pack(item) for item in self.items])
+        known: dict[Any, bytes] = {item: _NULL if item is None else pack(item) for item in set(self.items)}
         return head + b"".join([known[item] for item in self.items])
 
 
@@ -74,6 +77,7 @@ class Texts(Packed):
 
 class Uuids(Packed):
     item_oid, array_oid, pack = 2950, 2951, staticmethod(_uuid)
+    repeats = False
 
 
 class Integers(Packed):
@@ -90,6 +94,7 @@ class Booleans(Packed):
 
 class Blobs(Packed):
     item_oid, array_oid, pack = 17, 1001, staticmethod(lambda item: _LENGTH.pack(len(item)) + item)
+    repeats = False
 
 
 def _register(kind: type[Packed]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tarry.audit.trouble import Trouble, kind_of
 from tarry.contract.request import Delivery
 from tarry.errors import AuditError, AuditUnavailableError
 
@@ -21,9 +20,8 @@ PATIENCE = 1.0
 class Insistence:
     """Rows into the store, each with the delivery it came by."""
 
-    trouble: str | None = None
+    trouble: AuditUnavailableError | None = None
     """Why nothing can be written now, or None."""
-    kind: Trouble | None = None
 
     async def write(
         self, write: Callable[[Sequence[T]], Awaitable[None]], rows: Sequence[tuple[Delivery, T]]
@@ -45,8 +43,8 @@ class Insistence:
             try:
                 await write(rows)
             except AuditUnavailableError as error:
-                self.trouble, self.kind = str(error), kind_of(error)
+                self.trouble = error
                 await asyncio.sleep(PATIENCE)
             else:
-                self.trouble = self.kind = None
+                self.trouble = None
                 return

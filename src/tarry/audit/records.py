@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tarry.core.states import State
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """A request that a router wants to act on."""
 
     retry_id: str
@@ -22,8 +22,7 @@ class Claim:
     since_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(NamedTuple):
     """A claim that is ours, with what the audit knows better than the request."""
 
     round: int
@@ -31,8 +30,7 @@ class Granted:
     since_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What became of one request, and all that is needed to rebuild its message."""
 
     retry_id: str
@@ -57,8 +55,7 @@ class Record:
     properties: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Return:
+class Return(NamedTuple):
     """One sighting by the tap."""
 
     retry_id: str

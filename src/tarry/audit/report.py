@@ -83,7 +83,7 @@ def report(dsn: str) -> Iterator[Report]:
     """A report that sees each question's own moment."""
     with _explained():
         connection = psycopg.connect(dsn, autocommit=True, connect_timeout=5)
-    with connection:
+    with _explained(), connection:
         books = Report(connection)
         books.rows("configure_report")
         yield books

@@ -11,6 +11,9 @@ SLICE = 5_000
 """Rows in one statement, so that no lock is held for long."""
 
 
+_OF_OPERATORS = ("prune_actions", "prune_diversions", "prune_pauses", "prune_review_jobs", "prune_review_edits")
+
+
 @dataclass(frozen=True, slots=True)
 class Pruned:
     """What went."""
@@ -20,6 +23,8 @@ class Pruned:
     """Rows that had outlived their partition because their retry was open then."""
     retries: int
     payloads: int
+    actions: int = 0
+    """Of operators, and what is left of their cancels, pauses and reviews."""
 
 
 def prune(dsn: str, older_than: timedelta, payloads_older_than: timedelta | None = None) -> Pruned:
@@ -36,6 +41,7 @@ def prune_books(books: Report, older_than: timedelta, payloads_older_than: timed
         history=_in_slices(books, "prune_history", older_than),
         retries=_in_slices(books, "prune_retries", older_than),
         payloads=_in_slices(books, "prune_payloads", payloads_older_than) if payloads_older_than is not None else 0,
+        actions=sum(_in_slices(books, name, older_than) for name in _OF_OPERATORS),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from dataclasses import asdict, replace
 from typing import Any
 
 from tarry.audit.records import Record
@@ -16,7 +15,7 @@ from tarry.core.states import State
 
 def spool_message(record: Record, names: Names) -> Message:
     """A record on its way through the broker."""
-    fields = asdict(replace(record, body=None, properties=None))
+    fields = record._replace(body=None, properties=None)._asdict()
     for name, value in (("body", record.body), ("properties", record.properties)):
         fields[name] = None if value is None else b64encode(value).decode()
     body = json.dumps(fields).encode()

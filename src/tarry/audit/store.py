@@ -9,17 +9,19 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg.rows import TupleRow
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import PoolTimeout
 
 from tarry.audit.columns import CANCELLED, CLAIM, RECORD, RETURN, column, columns
-from tarry.audit.fingerprint import fingerprint
+from tarry.audit.connecting import Connection, pool
+from tarry.audit.outcomes import outcome_columns
 from tarry.audit.queries import query
 from tarry.audit.records import Claim, Granted, Record, Return
 from tarry.audit.trouble import Trouble, explained, unavailable
+from tarry.contract.outcome import Outcome
+from tarry.core.fingerprint import fingerprint
 from tarry.core.states import Note
 
 T = TypeVar("T")
-Connection = psycopg.AsyncConnection[TupleRow]
 
 LEASE = timedelta(seconds=60)
 """After this long a claim that was never confirmed may be taken over."""
@@ -55,15 +57,7 @@ class Store:
     ) -> None:
         self._actor = actor
         self._largest = largest_payload
-        self._pool = AsyncConnectionPool[Connection](
-            dsn,
-            min_size=1,
-            max_size=connections,
-            timeout=patience,
-            open=False,
-            configure=_configure,
-            kwargs={"autocommit": True, "application_name": f"tarry {actor}", "connect_timeout": 5},
-        )
+        self._pool = pool(dsn, f"tarry {actor}", patience=patience, connections=connections, configure=_configure)
 
     async def open(self) -> None:
         await self._pool.open(wait=False)
@@ -103,6 +97,10 @@ class Store:
 
     async def returned(self, returns: Sequence[Return]) -> None:
         await self._rows("returned", columns(returns, RETURN) | {"actor": self._actor})
+
+    async def succeeded(self, outcomes: Sequence[Outcome]) -> None:
+        """Consumers report that they dealt with these rounds."""
+        await self._rows("succeeded", outcome_columns(outcomes))
 
     async def cancelled(self, sightings: Sequence[Return]) -> None:
         """These rounds were diverted at the cancelled gate."""

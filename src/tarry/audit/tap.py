@@ -1,7 +1,8 @@
 """The tap: reads the copy of every message that returns, and closes its round in the books.
 
-It also writes what was spooled while Postgres was away. It never gives up a message: with Postgres gone it waits, and
-the copies wait in `retry.audit`. Beside it, the same for what was diverted at the cancelled gate.
+It also writes what was spooled while Postgres was away, and what consumers report of their successes. It never gives up
+a message: with Postgres gone it waits, and the copies wait in `retry.audit`. Beside it, the same for what was diverted
+at the cancelled gate.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tarry.audit.insist import Insistence
+from tarry.audit.outcomes import reported
 from tarry.audit.records import Record, Return
 from tarry.audit.sightings import read_sighting
 from tarry.audit.spool import spooled_record
 from tarry.audit.store import Store
-from tarry.audit.trouble import Trouble
 from tarry.contract.request import Delivery
 from tarry.core.names import Names
+from tarry.errors import AuditUnavailableError
 
 Unwritten = list[tuple[Delivery, str]]
 """What cannot be written at all, with the reason: somebody has to look at it, and nobody waits for it."""
@@ -32,19 +34,16 @@ class Tap:
     _insistence: Insistence = field(default_factory=Insistence)
 
     @property
-    def trouble(self) -> str | None:
+    def trouble(self) -> AuditUnavailableError | None:
         """Why nothing can be written now, or None."""
         return self._insistence.trouble
-
-    @property
-    def kind(self) -> Trouble | None:
-        return self._insistence.kind
 
     async def handle(self, deliveries: Sequence[Delivery], arrived_ms: Callable[[int], int]) -> Unwritten:
         """Returns once the whole batch is in the books; only then may it be acknowledged."""
         write = self._insistence.write
         records = [one for one in deliveries if one.exchange == self.names.spool]
-        copies = [one for one in deliveries if one.exchange != self.names.spool]
+        reports = [one for one in deliveries if one.exchange == self.names.reports]
+        copies = [one for one in deliveries if one.exchange not in (self.names.spool, self.names.reports)]
         spooled, unwritten = _spooled(records)
         # One retry may be in a batch with two rounds, which one statement cannot write: oldest first.
         for round_ in sorted({record.round for _, record in spooled}):
@@ -52,6 +51,7 @@ class Tap:
         seen = _sighted(copies, arrived_ms, self.names)
         unwritten += await write(self.store.returned, seen)
         self.on_returns([found for _, found in seen])
+        unwritten += await write(self.store.succeeded, reported(reports))
         return unwritten
 
 
@@ -65,12 +65,8 @@ class CancelledTap:
     _insistence: Insistence = field(default_factory=Insistence)
 
     @property
-    def trouble(self) -> str | None:
+    def trouble(self) -> AuditUnavailableError | None:
         return self._insistence.trouble
-
-    @property
-    def kind(self) -> Trouble | None:
-        return self._insistence.kind
 
     async def handle(self, deliveries: Sequence[Delivery], arrived_ms: Callable[[int], int]) -> Unwritten:
         """As the tap's. A message that was diverted twice is cancelled once."""

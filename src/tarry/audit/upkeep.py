@@ -5,9 +5,8 @@ Every router may run it: the reading is everybody's, the writing is done by whoe
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -20,11 +19,9 @@ from tarry.audit.status import Counts, read_counts
 from tarry.audit.verify import Auditor, Look, Rules
 from tarry.broker.management import Management
 from tarry.core.names import Names
-from tarry.errors import TarryError
 
 log = structlog.get_logger()
 
-EVERY = 60.0
 PRUNE_EVERY = 3_600.0
 RECENT = timedelta(hours=1)
 BACKLOG = 1_000
@@ -139,35 +136,3 @@ class Keeper:
 
 def _flow(rows: list[tuple[str | None, str, int]]) -> Flow:
     return {(tier or "", queue): count for tier, queue, count in rows}
-
-
-async def maintain(
-    keeper: Callable[[], Findings],
-    tell: Callable[[Findings | None], None],
-    stop: asyncio.Event,
-    every: float = EVERY,
-) -> None:
-    """A pass now and then, until `stop`. `tell` gets None where it could not be made: numbers unknown, not zero."""
-    while not stop.is_set():
-        try:
-            findings = await asyncio.to_thread(keeper)
-        except TarryError as error:
-            log.warning("the books were not looked over", reason=str(error))
-            tell(None)
-        else:
-            _log(findings)
-            tell(findings)
-        try:
-            async with asyncio.timeout(every):
-                await stop.wait()
-        except TimeoutError:
-            continue
-
-
-def _log(findings: Findings) -> None:
-    if findings.missing:
-        log.error("retries are missing", number=findings.missing, do="run `tarry audit verify`")
-    if findings.late:
-        log.warning("retries are late", number=findings.late, oldest_s=round(findings.oldest_overdue_s))
-    for stall in findings.stalled:
-        log.warning("a queue is stalled", queue=stall.queue, messages=stall.messages, behind=list(stall.destinations))

@@ -5,6 +5,7 @@ A tier's content cannot be listed without taking it out, so a single message is 
 * An open retry in its first tier, settled there and not about to leave, must be in that queue. If the queue holds
   fewer than that, the difference is missing. If it holds none, each of them is missing and is named; else it is known
   how many are missing, and which ones once they are overdue. Nothing is lost by waiting: none would have run earlier.
+  The same goes for what is held while its destination is paused: it must be in the held queue.
 * An overdue retry is missing, and named, once nothing on the broker can have it any more: its tier is empty-handed or
   has let later ones go, the tap is past it, and no queue that keeps messages on purpose has any.
 * Else it is late: it is on the broker, and the verdict says where it can be.
@@ -111,7 +112,9 @@ def judge(
     snapshot: Snapshot, depths: Depths, in_empty_tiers: Sequence[Open] = (), grace: timedelta = timedelta()
 ) -> Verdict:
     """`in_empty_tiers` are the rows behind `empty_tiers`."""
-    missing = [Missing(row, f"{row.tier} is empty") for row in in_empty_tiers]
+    missing = [
+        Missing(row, f"{row.tier if row.state != 'held' else 'its held queue'} is empty") for row in in_empty_tiers
+    ]
     late: list[Late] = []
     for row in snapshot.overdue:
         where = tuple(_places(row, snapshot, depths, grace))

@@ -15,7 +15,7 @@ from tarry.audit.verdict import Open, Snapshot, Verdict, empty_tiers, judge
 from tarry.broker.address import Address
 from tarry.broker.management import Management
 from tarry.core.durations import parse_duration
-from tarry.core.names import Names
+from tarry.core.names import Destination, Names
 from tarry.errors import BrokerError, BrokerUnreachableError
 
 SETTLE = timedelta(seconds=2)
@@ -101,7 +101,7 @@ class Auditor:
         tiers = sorted({row.tier for row in overdue if row.tier})
         return Snapshot(
             now=now,
-            waiting=dict(rows("in_first_wait", settle=rules.settle, **self._tiers())),
+            waiting=dict(rows("in_first_wait", settle=rules.settle, **self._tiers())) | self._in_hold(),
             overdue=overdue,
             stale_claims=[Open(*row) for row in rows("stale_claims", lease=LEASE + rules.grace)],
             not_overdue=dict(rows("not_overdue_by_tier", tiers=tiers, grace=rules.grace)) if tiers else {},
@@ -109,8 +109,25 @@ class Auditor:
             tap_seen=rows("tap_seen")[0][0],
         )
 
-    def _rows_of(self, tiers: list[str], depths: Depths) -> list[Open]:
-        """Who must be in these tiers; with not one message in any tier, who must be anywhere on its way."""
+    def _in_hold(self) -> dict[str, int]:
+        """What is held must be in its held queue."""
+        found = self.report.rows("in_hold", settle=self.rules.settle)
+        return {self.names.held_queue(Destination(kind, name)): count for kind, name, count in found}
+
+    def _rows_of(self, queues: list[str], depths: Depths) -> list[Open]:
+        """Who must be in these queues; with not one message in any tier, who must be anywhere on its way."""
+        stem = self.names.held_queue(Destination("queue", ""))
+        held = [queue.removeprefix(stem) for queue in queues if queue.startswith(stem)]
+        tiers = [queue for queue in queues if not queue.startswith(stem)]
+        return [*self._rows_in_tiers(tiers, depths), *self._rows_in_hold(held)]
+
+    def _rows_in_hold(self, destinations: list[str]) -> list[Open]:
+        if not destinations:
+            return []
+        found = self.report.rows("rows_in_hold", settle=self.rules.settle, destinations=destinations)
+        return [Open(*row) for row in found]
+
+    def _rows_in_tiers(self, tiers: list[str], depths: Depths) -> list[Open]:
         if not tiers:
             return []
         bare = all(depth.known and not depth.messages for depth in depths.tiers.values())

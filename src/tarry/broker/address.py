@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pika
 
@@ -13,6 +13,11 @@ from tarry.errors import SettingsError
 
 AMQP_PORTS = {"amqp": 5672, "amqps": 5671}
 MANAGEMENT_PORTS = {"http": 15672, "https": 15671}
+
+HEARTBEAT = 15
+"""Seconds between signs of life. Who is silent for two of them is given up; the URL can say otherwise."""
+
+SLOWEST_HEARTBEAT = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +35,13 @@ class Address:
     management_user: str
     management_password: str
     ca_file: str | None = None
+    heartbeat: int = HEARTBEAT
 
     @classmethod
     def parse(cls, url: str, *, management_url: str | None = None, ca_file: str | None = None) -> Address:
-        """`amqp://user:password@host:5672/vhost`; vhost and password are percent-decoded, no path means `/`."""
+        """`amqp://user:password@host:5672/vhost?heartbeat=15`; vhost and password are percent-decoded, no path means
+        `/`.
+        """
         parts = urlsplit(url)
         if parts.scheme not in AMQP_PORTS or not parts.hostname:
             raise SettingsError(f"{_hide(url)!r} is not an AMQP address: write amqp://user:password@host:5672/vhost")
@@ -53,6 +61,7 @@ class Address:
             management_user=unquote(web.username) if web.username else user,
             management_password=unquote(web.password) if web.password else password,
             ca_file=ca_file,
+            heartbeat=_heartbeat(parts.query),
         )
 
     def parameters(self, purpose: str) -> pika.ConnectionParameters:
@@ -62,7 +71,7 @@ class Address:
             port=self.port,
             virtual_host=self.vhost,
             credentials=pika.PlainCredentials(self.user, self.password),
-            heartbeat=30,
+            heartbeat=self.heartbeat,
             blocked_connection_timeout=None,
             socket_timeout=10,
             stack_timeout=15,
@@ -79,7 +88,8 @@ class Address:
     def url(self) -> str:
         """The whole address, password included: for child processes, never for logs."""
         credentials = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}"
-        return f"{self.scheme}://{credentials}@{_bracket(self.host)}:{self.port}/{quote(self.vhost, safe='')}"
+        address = f"{self.scheme}://{credentials}@{_bracket(self.host)}:{self.port}/{quote(self.vhost, safe='')}"
+        return address if self.heartbeat == HEARTBEAT else f"{address}?heartbeat={self.heartbeat}"
 
     @property
     def management_with_login(self) -> str:
@@ -95,6 +105,17 @@ class Address:
 
 def _default_management(scheme: str, host: str) -> str:
     return f"{'https' if scheme == 'amqps' else 'http'}://{_bracket(host)}"
+
+
+def _heartbeat(query: str) -> int:
+    """Other parameters are for other clients that share the URL."""
+    given = parse_qs(query, keep_blank_values=True).get("heartbeat", [str(HEARTBEAT)])[-1]
+    if not given.isdecimal() or not 1 <= int(given) <= SLOWEST_HEARTBEAT:
+        raise SettingsError(
+            f"heartbeat={given!r} in the AMQP address is no number of seconds from 1 to {SLOWEST_HEARTBEAT}: write "
+            "amqp://user:password@host:5672/vhost?heartbeat=15"
+        )
+    return int(given)
 
 
 def _bracket(host: str) -> str:

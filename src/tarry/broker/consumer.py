@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from tarry.broker.address import Address
-from tarry.broker.frames import ack_frame, requeue_frame
+from tarry.broker.frames import ack_frame, reject_frame, requeue_frame
 from tarry.broker.link import Link
 from tarry.contract.request import Delivery
 
@@ -80,6 +80,15 @@ class Consumer:
             self.link.connection.write([ack_frame(channel, last, multiple=True)])
         else:
             self.link.connection.write(ack_frame(channel, tag) for tag in tags)
+
+    def reject(self, tags: Sequence[int]) -> None:
+        """For good: the queue dead-letters them, in this order."""
+        if not tags or not self.link.is_open:
+            return
+        for tag in tags:
+            self._unsettled.pop(tag, None)
+        channel = self.link.channel.channel_number
+        self.link.connection.write(reject_frame(channel, tag) for tag in tags)
 
     def requeue(self, tags: Sequence[int]) -> None:
         if not tags or not self.link.is_open:

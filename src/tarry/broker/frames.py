@@ -45,6 +45,11 @@ def requeue_frame(channel: int, tag: int) -> bytes:
     return _settle(channel, spec.Basic.Nack.INDEX, tag, _REQUEUE)
 
 
+def reject_frame(channel: int, tag: int) -> bytes:
+    """Not to come back: the queue dead-letters it."""
+    return _settle(channel, spec.Basic.Nack.INDEX, tag, 0)
+
+
 def _settle(channel: int, method: int, tag: int, bits: int) -> bytes:
     return _SETTLE.pack(spec.FRAME_METHOD, channel, 13, method, tag, bits, spec.FRAME_END)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -23,6 +24,10 @@ T = TypeVar("T")
 OPEN_TIMEOUT = 20.0
 ANSWER_TIMEOUT = 20.0
 CLOSE_TIMEOUT = 1.5
+
+GIVEN_UP = 1.5
+"""Heartbeats without a byte. The broker sends one each half a heartbeat, and gives us up no sooner than one and a half
+after it could have last heard of us: so whoever was given up has heard nothing for at least so long."""
 
 
 class Link:
@@ -50,6 +55,8 @@ class Link:
             on_open_error_callback=lambda _, error: self._not_opened(error),
             on_close_callback=lambda _, error: _resolve(self._gone, say(error)),
         )
+        self._heard = time.monotonic()
+        self.connection.on_bytes = self._hear
         self.connection.add_on_connection_blocked_callback(lambda *_: self._set_blocked(True))
         self.connection.add_on_connection_unblocked_callback(lambda *_: self._set_blocked(False))
 
@@ -113,6 +120,22 @@ class Link:
     def end(self, reason: str) -> None:
         """Call it over."""
         _resolve(self.closed, reason)
+
+    def given_up(self) -> bool:
+        """Whether the broker may have given our deliveries to somebody else, and we cannot have been told.
+
+        This process was frozen, or nothing passed between us. What is delivered already is not ours to act on then.
+        """
+        agreed: Any = self.connection.params.heartbeat
+        if self._has_channel and agreed and time.monotonic() - self._heard > GIVEN_UP * agreed:
+            self.end("nothing was heard from the broker for so long that it has given this connection up")
+            return True
+        return self.closed.done()
+
+    def _hear(self) -> None:
+        """The first bytes after a long silence come from a connection that is no more."""
+        if not self.given_up():
+            self._heard = time.monotonic()
 
     @property
     def frame_max(self) -> int:

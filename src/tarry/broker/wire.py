@@ -41,6 +41,8 @@ class RawConnection(AsyncioConnection):
     _process_frame: Callable[[frame.Frame | frame.ProtocolHeader], None]
     _output_marshaled_frames: Callable[[list[bytes]], None]
 
+    on_bytes: Callable[[], None] = staticmethod(lambda: None)
+    """Called before anything that arrived is looked at."""
     on_delivery: Callable[[Delivery], None] | None = None
     on_confirm: Callable[[int, bool, bool], None] | None = None
     """Delivery tag, whether it speaks for all tags before it too, whether the broker took the message."""
@@ -70,6 +72,7 @@ class RawConnection(AsyncioConnection):
             self._output_marshaled_frames([b"".join(waiting)])
 
     def _on_data_available(self, data_in: bytes) -> None:
+        self.on_bytes()
         data = self._frame_buffer + data_in if self._frame_buffer else data_in
         self.bytes_received += len(data_in)
         position, end = 0, len(data)

@@ -8,6 +8,8 @@ from tarry.contract.message import Acceptance, Delivery, Origin
 from tarry.contract.reading import RefusalError
 from tarry.core.names import LONGEST_NAME, RESERVED
 
+MOST_REMEMBERED = 4_096
+
 
 def check_size(delivery: Delivery, accept: Acceptance) -> None:
     if len(delivery.body) > accept.largest_body:
@@ -16,10 +18,16 @@ def check_size(delivery: Delivery, accept: Acceptance) -> None:
 
 
 def check_origin(origin: Origin, accept: Acceptance) -> None:
+    """Once for each: origins are few, and what was good stays good."""
+    if origin in accept.sound:
+        return
     _check_queue(origin.queue, accept)
     _check_name("exchange", origin.exchange)
     _check_name("routing key", origin.routing_key)
     _check_unreserved(origin.routing_key)
+    if len(accept.sound) >= MOST_REMEMBERED:
+        accept.sound.clear()
+    accept.sound.add(origin)
 
 
 def check_delivered_key(key: str | bytes) -> None:

@@ -1,9 +1,14 @@
-"""Writing field tables: tarry's own entries on the hot path, and whole tables from what a person pasted as JSON."""
+"""Writing field tables: tarry's own entries on the hot path, and whole tables from plain values, whether a person
+pasted them as JSON or a client library decoded them.
+"""
 
 from __future__ import annotations
 
+import calendar
 import struct
 from collections.abc import Iterable, Mapping
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 _length = struct.Struct(">I").pack
@@ -13,9 +18,9 @@ LARGEST = 2**63 - 1
 LONGEST_NAME = 255
 
 
-def head(name: str) -> bytes:
+def head(name: str | bytes) -> bytes:
     """An entry's name as the wire has it."""
-    raw = name.encode()
+    raw = name.encode() if isinstance(name, str) else name
     if len(raw) > LONGEST_NAME:
         raise ValueError(f"{name[:40]!r}… is too long for the name of a header: {LONGEST_NAME} bytes at the most")
     return bytes((len(raw),)) + raw
@@ -76,12 +81,32 @@ def _value(value: Any) -> bytes:
             return b"d" + _double(value)
         case str():
             return text_item(value)
-        case bytes():
-            return b"x" + _length(len(value)) + value
         case Mapping():
             inner = table(value)
             return b"F" + _length(len(inner)) + inner
+        case _:
+            return _rarer_value(value)
+
+
+def _rarer_value(value: Any) -> bytes:
+    match value:
+        case bytes() | bytearray():
+            return b"x" + _length(len(value)) + bytes(value)
+        case datetime():
+            return b"T" + _integer(max(0, calendar.timegm(value.utctimetuple())))
+        case Decimal():
+            return _decimal(value)
         case Iterable():
             return array_of(b"", *map(_value, value))
         case _:
             raise ValueError(f"a header cannot hold a {type(value).__name__}")
+
+
+def _decimal(value: Decimal) -> bytes:
+    """A 32-bit number with so many digits behind its point; what does not fit stays legible, as text."""
+    digits = value.normalize().as_tuple().exponent
+    scale = max(0, -digits) if isinstance(digits, int) else LONGEST_NAME + 1
+    try:
+        return b"D" + struct.pack(">Bi", scale, int(value.scaleb(scale)))
+    except (struct.error, ArithmeticError, ValueError):
+        return text_item(str(value))

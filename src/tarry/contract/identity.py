@@ -16,7 +16,7 @@ NAMESPACE = uuid.UUID("5b0f2c1e-6d0c-5b7e-9f0a-7a7272790001")
 
 MOST_ROUNDS = 1_000_000
 
-_is_canonical = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}").fullmatch
+is_canonical = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}").fullmatch
 _hashed = sha1(NAMESPACE.bytes, usedforsecurity=False)
 
 
@@ -58,7 +58,7 @@ def read_own(headers: HeaderReader, queue: str) -> Own | None:
 
 
 def _checked(text: str) -> str:
-    if _is_canonical(text):
+    if is_canonical(text):
         return text
     try:
         return str(uuid.UUID(text))

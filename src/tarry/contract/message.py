@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from tarry.contract.fields import Entry
 from tarry.contract.properties import Properties
@@ -16,8 +16,7 @@ LARGEST_BODY = 8 * 2**20
 """Bytes. A tier keeps its messages in the log of a quorum queue, which larger bodies would choke for everyone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A message as the broker handed it over."""
 
     body: bytes
@@ -28,8 +27,7 @@ class Delivery:
     tag: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a message failed, and how it had come there."""
 
     queue: str
@@ -37,8 +35,7 @@ class Origin:
     routing_key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A retry request, understood."""
 
     delivery: Delivery
@@ -82,3 +79,5 @@ class Acceptance:
     destinations: tuple[str, ...] = ("*",)
     failures: tuple[str, ...] = ("rejected", "delivery_limit")
     largest_body: int = LARGEST_BODY
+    sound: set[Origin] = field(default_factory=set, init=False, repr=False, compare=False)
+    """Origins that were looked at before and found good."""

@@ -12,7 +12,7 @@ from tarry.contract import headers as h
 from tarry.contract.encoding import array_of, head, integer_entry, text_entry, text_item
 from tarry.contract.fields import cut
 from tarry.contract.identity import message_id_of
-from tarry.contract.message import Request
+from tarry.contract.message import Origin, Request
 from tarry.contract.properties import Properties
 from tarry.contract.reviewing import for_review
 from tarry.contract.safety import in_frame, safe
@@ -26,7 +26,8 @@ ROOM_FOR_DEATHS = 8_192
 
 def returning(request: Request, decision: Schedule, round_: int, now_ms: int, destination: Destination) -> Properties:
     """What goes into the tier: the user's message, tarry's headers, and the way in BCC."""
-    failure, origin = request.failure, request.origin
+    failure = request.failure
+    since = now_ms if failure.first_failed_ms is None else failure.first_failed_ms
     headers = (
         cut(request.delivery.properties.headers or b"", _cut_for(request), request.entries),
         text_entry(_ID, request.retry_id),
@@ -34,10 +35,9 @@ def returning(request: Request, decision: Schedule, round_: int, now_ms: int, de
         integer_entry(_COUNT, decision.retry_count),
         integer_entry(_MOST, decision.max_retries),
         integer_entry(_DUE, decision.due_ms),
-        integer_entry(_SINCE, now_ms if failure.first_failed_ms is None else failure.first_failed_ms),
-        text_entry(_QUEUE, origin.queue),
-        text_entry(_EXCHANGE, origin.exchange),
-        text_entry(_KEY, origin.routing_key),
+        integer_entry(_SINCE, since),
+        b"" if decision.policy.max_age is None else integer_entry(_DEADLINE, since + decision.policy.max_age),
+        _home(request.origin),
         text_entry(_VIA, "exchange") if destination.kind == "exchange" else b"",
         _contract(request, decision) if request.speaks_contract else b"",
         array_of(_BCC, _way(decision.itinerary), text_item(id_key(request.retry_id, round_)), _item(destination.key)),
@@ -65,6 +65,14 @@ def _unwrap(properties: Properties, request: Request) -> None:
     properties.content_type = None
     if request.message_id is not None and request.message_id != message_id_of(properties):
         properties.message_id = request.message_id.encode()
+
+
+@lru_cache(maxsize=8_192)
+def _home(origin: Origin) -> bytes:
+    """Few origins too."""
+    return (
+        text_entry(_QUEUE, origin.queue) + text_entry(_EXCHANGE, origin.exchange) + text_entry(_KEY, origin.routing_key)
+    )
 
 
 @lru_cache(maxsize=8_192)
@@ -100,7 +108,7 @@ _RAW_USER_ID = h.USER_ID.encode()
 _ID, _ROUND, _COUNT, _MOST = head(h.ID), head(h.ROUND), head(h.COUNT), head(h.MOST)
 _DUE, _SINCE, _QUEUE, _EXCHANGE = head(h.DUE), head(h.SINCE), head(h.QUEUE), head(h.EXCHANGE)
 _KEY, _VIA, _RETRY_COUNT, _MAX_RETRIES = head(h.KEY), head(h.VIA), head(h.RETRY_COUNT), head(h.MAX_RETRIES)
-_BCC = head("BCC")
+_DEADLINE, _BCC = head(h.DEADLINE), head("BCC")
 _CONTRACT_FORM = text_entry(head(h.FORM), "contract")
 
 __all__ = ["ROOM_FOR_DEATHS", "fits", "for_review", "returning"]

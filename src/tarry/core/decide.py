@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 from tarry.core.durations import humanise
 from tarry.core.ladder import Itinerary, Ladder, itinerary
 from tarry.core.policy import ErrorClass, Policy
 from tarry.errors import DelayTooLongError
 
+K = TypeVar("K")
+V = TypeVar("V")
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+MOST_REMEMBERED = 4_096
+
+
+class Failure(NamedTuple):
     """What is known of one failed message when its fate is decided."""
 
     queue: str
@@ -32,8 +37,7 @@ class Failure:
     job_type: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(NamedTuple):
     """It waits, then returns."""
 
     policy: Policy
@@ -45,8 +49,7 @@ class Schedule:
     due_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Review:
+class Review(NamedTuple):
     """A person decides."""
 
     policy: Policy | None
@@ -65,12 +68,34 @@ class Rulebook:
     policies: tuple[Policy, ...]
     ladder: Ladder
     tiers: frozenset[int]
+    _policies: dict[tuple[str, str | None, str | None], Policy | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _ways: dict[tuple[int, int | None], Itinerary] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Answers that were given before: queues and delays are few, and messages are many."""
 
     def policy_for(self, failure: Failure) -> Policy | None:
-        for policy in self.policies:
-            if policy.match.fits(failure.queue, failure.priority, failure.job_type):
-                return policy
-        return None
+        """The first that matches."""
+        whom = (failure.queue, failure.priority, failure.job_type)
+        if whom not in self._policies:
+            found = next((policy for policy in self.policies if policy.match.fits(*whom)), None)
+            return _remember(self._policies, whom, found)
+        return self._policies[whom]
+
+    def way(self, delay_ms: int, base_ms: int | None) -> Itinerary:
+        """The tiers for a delay; `base_ms` is the part of it that may have a tier of its own."""
+        asked = (delay_ms, base_ms)
+        if asked not in self._ways:
+            return _remember(self._ways, asked, itinerary(self.ladder, delay_ms, self.tiers, base_ms))
+        return self._ways[asked]
+
+
+def _remember(memory: dict[K, V], key: K, value: V) -> V:
+    """Few in all sane traffic; insane traffic must not fill the memory."""
+    if len(memory) >= MOST_REMEMBERED:
+        memory.clear()
+    memory[key] = value
+    return value
 
 
 def decide(failure: Failure, rules: Rulebook, now_ms: int, draw: float) -> Decision:
@@ -120,7 +145,7 @@ def _way(failure: Failure, policy: Policy, rules: Rulebook, now_ms: int, draw: f
     # A hint close to the ladder's end must not fit or not fit by the luck of the draw.
     most_jitter = min(policy.longest_jitter(wait), max(0, rules.ladder.longest_ms - wait))
     jitter = rules.ladder.jitter(most_jitter, draw)
-    return itinerary(rules.ladder, wait + jitter, rules.tiers, base_ms=wait if wait in rules.tiers else None)
+    return rules.way(wait + jitter, wait if wait in rules.tiers else None)
 
 
 def _too_old(failure: Failure, policy: Policy, now_ms: int, due_ms: int) -> bool:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import Annotated
-
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_PATTERN = r"^(\d+(\.\d+)?(ms|s|m|h|d))+$"
+PATTERN = r"^(\d+(\.\d+)?(ms|s|m|h|d))+$"
 
 
 def parse_duration(text: object) -> int:
     """`"1m30s"` → 90000. Whole milliseconds only; a bare number is refused because its unit is a guess."""
-    if not isinstance(text, str) or not re.fullmatch(_PATTERN, text):
+    if not isinstance(text, str) or not re.fullmatch(PATTERN, text):
         raise ValueError(f"`{text}`: use ms, s, m, h or d, as in 500ms, 2s or 1h30m")
     total = sum(Fraction(number) * UNITS[unit] for number, unit in _PART.findall(text))
     if total.denominator != 1:
@@ -42,13 +39,3 @@ def humanise(ms: float) -> str:
             whole, rest = divmod(round(ms), UNITS[big])
             return f"{whole}{big}" + (f" {rest // UNITS[small]}{small}" if rest >= UNITS[small] else "")
     raise AssertionError(ms)
-
-
-def _read_text(value: object) -> int:
-    return parse_duration(value)
-
-
-_SCHEMA = WithJsonSchema({"type": "string", "pattern": _PATTERN, "examples": ["500ms", "2s", "1h30m"]})
-
-Duration = Annotated[int, BeforeValidator(_read_text), PlainSerializer(format_duration, return_type=str), _SCHEMA]
-"""A field written as text in a file and held as milliseconds."""

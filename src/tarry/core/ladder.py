@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from tarry.core.durations import format_duration, humanise
 from tarry.core.names import ENTER_LADDER, Names, digit_key, enter_key
@@ -68,8 +69,7 @@ def _digit_count(number: int, radix: int) -> int:
     return count
 
 
-@dataclass(frozen=True, slots=True)
-class Itinerary:
+class Itinerary(NamedTuple):
     """The tiers one message will wait in: a policy tier or none, then ladder digits, most significant first."""
 
     tier_ms: int | None

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
 from tarry.core.durations import format_duration
 
@@ -40,8 +41,7 @@ def id_key(retry_id: str, round_: int) -> str:
     return f"~id:{retry_id}:{round_}"
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(NamedTuple):
     """Where a message returns: to the queue it failed in, or through the exchange it came by."""
 
     kind: Literal["queue", "exchange"]
@@ -50,12 +50,7 @@ class Destination:
     @property
     def key(self) -> str:
         """`~to:orders`, `~via:events`; dots and over-long names are encoded so that it stays one bindable word."""
-        verb = "to" if self.kind == "queue" else "via"
-        word = self.name.replace("%", "%25").replace(".", "%2E") if self.kind == "exchange" else self.name
-        key = f"{RESERVED}{verb}:{word}"
-        if len(key.encode()) > LONGEST_NAME:
-            return f"{RESERVED}{verb}#{hashlib.sha256(self.name.encode()).hexdigest()}"
-        return key
+        return _way_home(self.kind, self.name)
 
     @property
     def can_have_relay(self) -> bool:
@@ -65,6 +60,16 @@ class Destination:
     def label(self) -> str:
         """The last part of the relay's and the held queue's name."""
         return self.name if self.kind == "queue" else f"exchange:{self.name}"
+
+
+@lru_cache(maxsize=4_096)
+def _way_home(kind: str, name: str) -> str:
+    verb = "to" if kind == "queue" else "via"
+    word = name.replace("%", "%25").replace(".", "%2E") if kind == "exchange" else name
+    key = f"{RESERVED}{verb}:{word}"
+    if len(key.encode()) > LONGEST_NAME:
+        return f"{RESERVED}{verb}#{hashlib.sha256(name.encode()).hexdigest()}"
+    return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,10 @@ class Names:
         return f"{self.prefix}gate.held"
 
     @property
+    def released_gate(self) -> str:
+        return f"{self.prefix}gate.released"
+
+    @property
     def arrive(self) -> str:
         return f"{self.prefix}arrive"
 
@@ -114,6 +123,10 @@ class Names:
     @property
     def spool(self) -> str:
         return f"{self.prefix}spool"
+
+    @property
+    def reports(self) -> str:
+        return f"{self.prefix}reports"
 
     @property
     def deliver(self) -> str:

@@ -8,7 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from tarry.core.durations import Duration, format_duration, parse_duration
+from tarry.core.duration_field import Duration
+from tarry.core.durations import format_duration, parse_duration
 
 MOST_RETRIES = 1_000
 """A count past this is a mistake, not a policy."""

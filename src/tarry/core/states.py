@@ -51,7 +51,7 @@ ALLOWED: dict[State | None, frozenset[State]] = {
         {State.RETURNED, State.HELD, State.CANCELLED, State.UNROUTABLE, State.SUCCEEDED, State.IN_REVIEW}
     ),
     State.HELD: frozenset({State.RETURNED, State.CANCELLED, State.UNROUTABLE}),
-    State.UNROUTABLE: frozenset({State.SCHEDULED, State.RETURNED, State.IN_REVIEW, State.CANCELLED}),
+    State.UNROUTABLE: frozenset({State.SCHEDULED, State.RETURNED, State.HELD, State.IN_REVIEW, State.CANCELLED}),
     State.RETURNED: frozenset({State.SUCCEEDED, State.IN_REVIEW, State.UNROUTABLE}),
     State.IN_REVIEW: frozenset({State.SCHEDULED, State.RETURNED, State.DISCARDED}),
     State.CANCELLED: frozenset({State.RETURNED}),

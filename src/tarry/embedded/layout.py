@@ -71,7 +71,7 @@ class Layout:
     def log(self, identity: Identity) -> Path:
         return self.folder / "log" / f"{identity.name}.log"
 
-    def environment(self, identity: Identity, epmd_port: int) -> dict[str, str]:
+    def environment(self, identity: Identity, epmd_port: int, erlang_args: Iterable[str] = ()) -> dict[str, str]:
         loopback = "-kernel inet_dist_use_interface {127,0,0,1}"
         return {
             "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin",
@@ -89,7 +89,7 @@ class Layout:
             "RABBITMQ_LOG_BASE": str(self.folder / "log"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "enabled_plugins"),
             "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{loopback} -start_epmd false",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": " ".join([loopback, "-start_epmd false", *erlang_args]),
             "RABBITMQ_CTL_ERL_ARGS": loopback,
             # RabbitMQ's "none" wakes a thread for each of the 100,000 file lookups of its start: twice as slow.
             "RABBITMQ_SCHEDULER_BUSY_WAIT_THRESHOLD": "very_short",

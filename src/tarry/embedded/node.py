@@ -43,6 +43,8 @@ class Node:
         self._epmd = epmd
         self._layout = Layout(folder)
         self.extra_config = list(extra_config)
+        self.erlang_args: list[str] = []
+        """For its next start: settings that no configuration file knows, as in `-rabbit name value`."""
         self.identity = self._layout.identity(cookie)
         self._settled = False
         self._guarded = Guarded(throwaway=[folder] if throwaway else [], hold_open=hold_open)
@@ -92,7 +94,7 @@ class Node:
         return StartupError(f"RabbitMQ {self.version} did not start. The end of its log:\n{self.log_tail(120)}")
 
     def _environment(self) -> dict[str, str]:
-        return self._layout.environment(self.identity, self._epmd.port)
+        return self._layout.environment(self.identity, self._epmd.port, self.erlang_args)
 
     def stop(self) -> None:
         self._guarded.stop()

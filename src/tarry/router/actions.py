@@ -23,6 +23,13 @@ def actions(result: Result, names: Names, ladder: Ladder) -> Iterator[Action]:
         yield _moved(plan, names, ladder)
     for plan, outcome in result.stuck:
         yield {"event": "not taken, will try again", "level": "warning", **_who(plan), "outcome": outcome.value}
+    for plan, outcome in result.detours:
+        yield {
+            "event": "not taken by its tier, sent by the ladder",
+            "level": "warning",
+            **_who(plan),
+            "outcome": outcome.value,
+        }
     for request in result.duplicates:
         yield {
             "event": "duplicate, dropped",

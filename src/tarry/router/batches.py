@@ -49,7 +49,7 @@ class Batches:
         slots = asyncio.Semaphore(self.at_once)
         async for batch in self.consumer.batches():
             await slots.acquire()
-            if closed.done():
+            if self.consumer.link.given_up():
                 break  # the broker has given these to somebody else by now
             task = asyncio.create_task(self._work(batch))
             self.working.add(task)

@@ -18,7 +18,7 @@ from tarry.broker.publisher import Message, Outcome
 from tarry.contract.request import Acceptance, Delivery, Probe, Refused, Request, parse
 from tarry.core.decide import Review, Rulebook, Schedule, decide
 from tarry.core.names import Destination, Names
-from tarry.router.plans import Plan, claim_of, corrected, message_of, record_of, to_review
+from tarry.router.plans import Plan, claim_of, corrected, detour, message_of, record_of, to_review
 
 
 class Ledger(Protocol):
@@ -44,6 +44,8 @@ class Result:
     """Confirmed by the broker: in a tier or in review."""
     stuck: Sequence[tuple[Plan, Outcome]]
     """Not taken by the broker: their requests stay and are tried again."""
+    detours: Sequence[tuple[Plan, Outcome]]
+    """Not taken by their own tier, and moved by the ladder instead."""
     duplicates: Sequence[Request]
     acked: Sequence[int]
     requeued: Sequence[int]
@@ -82,7 +84,7 @@ class Flow:
             plans = [await self._decide(request, round_) for request, round_ in ours]
             plans += [self._refuse(item) for item in items if isinstance(item, Refused)]
             decided = time.perf_counter()
-            moved, stuck = await self._publish(plans)
+            moved, stuck, detours = await self._publish(plans)
             confirmed = time.perf_counter()
             await self._record(moved, duplicates)
         finally:
@@ -94,18 +96,25 @@ class Flow:
         ]
         waiting = [*(plan.item.delivery.tag for plan, _ in stuck), *(request.delivery.tag for request in later)]
         return Result(
-            [plan for plan, _ in moved], stuck, duplicates, finished, waiting, decided - started, confirmed - decided
+            [plan for plan, _ in moved],
+            stuck,
+            detours,
+            duplicates,
+            finished,
+            waiting,
+            decided - started,
+            confirmed - decided,
         )
 
     async def give_up(self, delivery: Delivery, reason: str) -> Result:
         """A delivery that nothing else can be done with goes to a person, whole."""
         started = time.perf_counter()
-        moved, stuck = await self._publish([self._refuse(Refused(delivery, self.new_id(), reason))])
+        moved, stuck, _ = await self._publish([self._refuse(Refused(delivery, self.new_id(), reason))])
         await self._record(moved, [])
         plans = [plan for plan, _ in moved]
         tags = [delivery.tag]
         return Result(
-            plans, stuck, [], tags if plans else [], [] if plans else tags, 0.0, time.perf_counter() - started
+            plans, stuck, [], [], tags if plans else [], [] if plans else tags, 0.0, time.perf_counter() - started
         )
 
     def _understand(self, delivery: Delivery) -> Request | Refused | Probe:
@@ -140,7 +149,22 @@ class Flow:
     def _refuse(self, item: Refused) -> Plan:
         return Plan(item, 0, Review(None, None, item.reason), self.now_ms())
 
-    async def _publish(self, plans: Sequence[Plan]) -> tuple[list[tuple[Plan, Message]], list[tuple[Plan, Outcome]]]:
+    async def _publish(
+        self, plans: Sequence[Plan]
+    ) -> tuple[list[tuple[Plan, Message]], list[tuple[Plan, Outcome]], list[tuple[Plan, Outcome]]]:
+        """A tier that is missing or full must not hold up its messages, nor those behind them: the ladder takes any
+        delay, a hop or two dearer.
+        """
+        moved, stuck = await self._send(plans)
+        ways = {plan.token: way for plan, why in stuck if (way := detour(plan, why, self.rules)) is not None}
+        if not ways:
+            return moved, stuck, []
+        around, _ = await self._send(list(ways.values()))
+        done = {plan.token for plan, _ in around}
+        left = [one for one in stuck if one[0].token not in done]
+        return moved + around, left, [one for one in stuck if one[0].token in done]
+
+    async def _send(self, plans: Sequence[Plan]) -> tuple[list[tuple[Plan, Message]], list[tuple[Plan, Outcome]]]:
         planned = [message_of(plan, self.names, self.frame_max()) for plan in plans]
         outcomes = await self.publish([message for _, message in planned]) if planned else []
         answered = list(zip(planned, outcomes, strict=True))

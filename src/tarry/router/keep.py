@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import structlog
 from pika.exceptions import AMQPError
@@ -57,3 +58,12 @@ async def sleep_unless(stop: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+async def either(one: Coroutine[Any, Any, object], other: asyncio.Future[Any]) -> None:
+    """Until one of the two has ended; the second is left as it is."""
+    waiting = asyncio.ensure_future(one)
+    try:
+        await asyncio.wait([waiting, other], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()

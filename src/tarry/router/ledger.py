@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TypeVar
 
 import structlog
@@ -13,6 +12,7 @@ import structlog
 from tarry.audit.records import Claim, Granted, Record
 from tarry.audit.spool import spool_message
 from tarry.audit.store import Store
+from tarry.audit.trouble import kind_of
 from tarry.broker.publisher import Outcome
 from tarry.core.names import Names
 from tarry.core.states import Note
@@ -36,7 +36,7 @@ class ResilientLedger:
         self._names = names
         self._memory = Memory(now_ms)
         self._watch: asyncio.Task[None] | None = None
-        self.trouble: str | None = "Postgres has not answered yet."
+        self.trouble: AuditError | None = AuditUnavailableError("Postgres has not answered yet.")
         """Why Postgres is not being used now, or None; the service says when it can be used for the first time."""
         self.spooled = 0
         self.refused = 0
@@ -108,11 +108,11 @@ class ResilientLedger:
             return
         whole = records[0]
         self._refuse(whole.retry_id, error)
-        bare = replace(
-            whole, body=None, properties=None, message_id=None, error_type=None, error_reason=None, exchange=""
+        bare = whole._replace(
+            body=None, properties=None, message_id=None, error_type=None, error_reason=None, exchange=""
         )
         if bare != whole:
-            await self.record([replace(bare, routing_key="", reason="stored in part")])
+            await self.record([bare._replace(routing_key="", reason="stored in part")])
 
     def _refuse(self, retry_id: str, error: AuditError) -> None:
         self.refused += 1
@@ -130,8 +130,8 @@ class ResilientLedger:
 
     def _lost(self, error: AuditError) -> None:
         if self.trouble is None:
-            self.trouble = str(error)
-            log.warning("postgres is away, retries go on", error=str(error))
+            self.trouble = error
+            log.warning("postgres is away, retries go on", kind=kind_of(error), error=str(error))
             self._watch = asyncio.create_task(self._until_back())
 
     async def _until_back(self) -> None:
@@ -140,7 +140,7 @@ class ResilientLedger:
             try:
                 await self._store.ping()
             except AuditError as error:
-                self.trouble = str(error)
+                self.trouble = error
             else:
                 self.trouble = None
                 log.info("postgres is back", spooled=self.spooled)

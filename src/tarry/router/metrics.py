@@ -9,8 +9,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tarry import __version__
 from tarry.audit.records import Return
+from tarry.audit.trouble import Trouble, kind_of
+from tarry.audit.upkeep import Findings
 from tarry.core.decide import Review, Schedule
 from tarry.core.policy import ErrorClass
+from tarry.errors import AuditError
+from tarry.router.books import BooksFound
 from tarry.router.depth import Depth
 from tarry.router.flow import Result
 from tarry.router.labels import Labels, attempt
@@ -41,6 +45,8 @@ class Metrics:
         )
         self.depth = Depth()
         self.registry.register(self.depth)
+        self.books = BooksFound()
+        self.registry.register(self.books)
 
         self.due = count("tarry_due", "Retries that came due.", "queue")
         self.requeued = count("tarry_requeued", "Retries that were put back into the queue they failed in.", "queue")
@@ -54,6 +60,7 @@ class Metrics:
         self.reviewed = count("tarry_reviewed", "Messages sent to review, for whatever reason.", "queue")
         self.duplicates = count("tarry_duplicates", "Requests that were duplicates, and were dropped.")
         self.stuck = count("tarry_stuck", "Publishes that the broker did not take, to be tried again.", "outcome")
+        self.detours = count("tarry_detours", "Retries that their tier did not take, sent by the ladder.", "outcome")
         self.strays = count("tarry_unroutable", "Messages that found no way home, by outcome.", "outcome")
         self.reconnects = count("tarry_reconnects", "Connections lost and opened again, by part.", "part")
         self.reloads = count("tarry_reloads", "Changes of the topology files, by outcome.", "outcome")
@@ -63,7 +70,11 @@ class Metrics:
         self.confirm = spread("tarry_confirm_seconds", "From a batch's decisions to the broker's last word.", SECONDS)
         self.drift = spread("tarry_drift_seconds", "How long after its due moment a retry came back.", DRIFT, "tier")
 
+        self.presumed = count("tarry_presumed", "Returns that were presumed to be successes after the quiet time.")
+        self.cancelled = count("tarry_cancelled", "Retries that were diverted at the cancelled gate.", "queue")
         self.degraded = gauge("tarry_degraded", "1 while Postgres is away and history waits in the broker.")
+        self.trouble = gauge("tarry_postgres_trouble", "1 for the kind of trouble that Postgres is in.", "kind")
+        self.paused = gauge("tarry_intake_paused", "1 while an operator has paused taking requests.")
         self.blocked = gauge("tarry_blocked", "1 while the broker has an alarm and takes no publishes.")
         self.consuming = gauge("tarry_consuming", "1 while the broker delivers requests to this router.")
         self.spooled = gauge("tarry_spooled", "Records written to the spool since the start.")
@@ -92,6 +103,8 @@ class Metrics:
             self._count_queue(self.queues(queue), plans)
         for outcome, times in Tally(outcome for _, outcome in result.stuck).items():
             self.stuck.labels(outcome.value).inc(times)
+        for outcome, times in Tally(outcome for _, outcome in result.detours).items():
+            self.detours.labels(outcome.value).inc(times)
 
     def _count_queue(self, queue: str, plans: list[Plan]) -> None:
         scheduled = [plan.decision for plan in plans if isinstance(plan.decision, Schedule)]
@@ -117,6 +130,20 @@ class Metrics:
             self.requeued.labels(queue).inc(times)
         for one in found:
             self.drift.labels(self.tiers(one.tier)).observe(max(0, one.at_ms - one.due_ms) / 1000)
+
+    def count_cancelled(self, found: Sequence[Return]) -> None:
+        for queue, times in Tally(self.queues(one.queue) for one in found).items():
+            self.cancelled.labels(queue).inc(times)
+
+    def count_pass(self, found: Findings | None) -> None:
+        """One pass over the books; None if it could not be made."""
+        self.books.findings = found
+        self.presumed.inc(found.presumed if found else 0)
+
+    def show_trouble(self, trouble: AuditError | None) -> None:
+        self.degraded.set(trouble is not None)
+        for kind in Trouble:
+            self.trouble.labels(kind.value).set(trouble is not None and kind_of(trouble) is kind)
 
     def count_strays(self, outcome: str, queues: Sequence[str]) -> None:
         self.strays.labels(outcome).inc(len(queues))

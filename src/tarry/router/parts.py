@@ -6,33 +6,36 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import structlog
 from pika.exceptions import ChannelClosedByBroker
 
 from tarry.audit.store import Store
-from tarry.audit.tap import Tap
+from tarry.audit.tap import CancelledTap, Tap
 from tarry.broker.address import Address
 from tarry.broker.consumer import Consumer
 from tarry.broker.publisher import Publisher
-from tarry.contract.request import Acceptance, Delivery
+from tarry.contract.request import Acceptance
 from tarry.core.names import Names
-from tarry.errors import AuditUnavailableError
+from tarry.errors import AuditError, AuditUnavailableError
 from tarry.router.actions import Action, actions
-from tarry.router.batches import Batches, Settled
+from tarry.router.batches import Batches
 from tarry.router.checks import check_way_out, refused
 from tarry.router.destinations import Destinations
 from tarry.router.flow import Flow, Result
-from tarry.router.keep import sleep_unless
+from tarry.router.keep import either, sleep_unless
 from tarry.router.ledger import ResilientLedger
 from tarry.router.metrics import Metrics
 from tarry.router.outlet import Outlet
 from tarry.router.refusals import Refusals
 from tarry.router.requests import Requests
 from tarry.router.strays import BATCH, Strays
+from tarry.router.taps import BATCH as TAPPED
+from tarry.router.taps import Tapped
 from tarry.router.threads import in_thread
 from tarry.topology.model import Topology
 
@@ -70,12 +73,16 @@ class Parts:
     _refusals: Refusals = field(default_factory=lambda: Refusals(time.monotonic))
     _renew: Callable[[], None] = lambda: None
     """Ends this life of the router's connections when its batches are done."""
+    _pause: Callable[[], None] = lambda: None
+    """Ends taking requests, on connections that stay."""
     _names: Names = field(init=False)
     _ledger: ResilientLedger = field(init=False)
     _destinations: Destinations = field(init=False)
     _requests: Requests = field(init=False)
     _strays: Strays = field(init=False)
-    _tap: Tap = field(init=False)
+    _taps: tuple[Tapped, ...] = field(init=False)
+    _intake: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while requests are taken; an operator may have stopped that."""
 
     def __post_init__(self) -> None:
         self._names = names = self.topology.broker_names
@@ -85,7 +92,11 @@ class Parts:
         self._strays = Strays(
             lambda: self._requests.flow, self._ledger, self._destinations.again, self.metrics.count_strays
         )
-        self._tap = Tap(self.store, names, self.metrics.count_returns)
+        self._taps = (
+            Tapped(names.audit, "tap", Tap(self.store, names, self.metrics.count_returns)),
+            Tapped(names.cancelled, "cancelled", CancelledTap(self.store, names, self.metrics.count_cancelled)),
+        )
+        self._intake.set()
         self.use(self.topology)
 
     def use(self, topology: Topology) -> None:
@@ -96,12 +107,26 @@ class Parts:
     @property
     def troubles(self) -> list[str]:
         """What keeps requests from moving."""
-        found = [] if self.consuming else ["the broker is not delivering requests"]
+        found = [] if self.consuming or self.intake_paused else ["the broker is not delivering requests"]
         return [*found, "the broker has an alarm and takes no publishes"] if self._outlet.blocked else found
 
     @property
-    def degraded(self) -> str | None:
-        return self._ledger.trouble or self._tap.trouble
+    def degraded(self) -> AuditError | None:
+        """Why history waits, or None."""
+        found = (self._ledger.trouble, *(tapped.writer.trouble for tapped in self._taps))
+        return next((trouble for trouble in found if trouble is not None), None)
+
+    @property
+    def intake_paused(self) -> bool:
+        return not self._intake.is_set()
+
+    @intake_paused.setter
+    def intake_paused(self, paused: bool) -> None:
+        if paused:
+            self._intake.clear()
+            self._pause()
+        else:
+            self._intake.set()
 
     @property
     def blocked(self) -> bool:
@@ -121,7 +146,7 @@ class Parts:
             try:
                 await in_thread(self.migrate, "migrate")
             except AuditUnavailableError as error:
-                self._ledger.trouble = str(error)
+                self._ledger.trouble = error
                 log.warning("postgres is away, starting without it", error=str(error))
                 await sleep_unless(stop, LOOK_AGAIN)
             else:
@@ -135,27 +160,38 @@ class Parts:
         self._outlet.publisher = publisher
         try:
             await check_way_out(publisher, self.topology, self.address)
-            async with self._consumer(self._names.scheduled, "router: consume", self.batch, IN_FLIGHT + 1) as consumer:
-                publisher.link.closed.add_done_callback(lambda done: consumer.link.end(done.result()))
-                self.consuming, self._renew = True, consumer.finish
-                ended = await self._run(Batches(consumer, self._requests, IN_FLIGHT, self._orphans))
-                return ended or "the broker goes on refusing publishes, a new connection may help"
+            while (ended := await self._take_requests(publisher)) == "":
+                await either(self._intake.wait(), publisher.link.closed)
+            return ended
         finally:
-            self.consuming = False
             self._outlet.publisher = None
             await publisher.link.close()
 
-    async def listen(self) -> str:
-        """One life of the tap's connection."""
+    async def _take_requests(self, publisher: Publisher) -> str:
+        """Until the end of a connection, and why it ended; or until an operator pauses the intake: an empty reason."""
+        if publisher.link.closed.done():
+            return publisher.link.closed.result()
+        if self.intake_paused:
+            return ""
+        async with self._consumer(self._names.scheduled, "router: consume", self.batch, IN_FLIGHT + 1) as consumer:
+            publisher.link.closed.add_done_callback(lambda done: consumer.link.end(done.result()))
+            self.consuming, self._renew, self._pause = True, consumer.finish, consumer.finish
+            try:
+                ended = await self._run(Batches(consumer, self._requests, IN_FLIGHT, self._orphans))
+            finally:
+                self.consuming = False
+        if ended or self.intake_paused:
+            return ended
+        return "the broker goes on refusing publishes, a new connection may help"
+
+    def listeners(self) -> dict[str, Callable[[], Awaitable[str]]]:
+        """By name, one life of the connection of each queue that the books read."""
+        return {tapped.purpose: partial(self._listen, tapped) for tapped in self._taps}
+
+    async def _listen(self, tapped: Tapped) -> str:
         await self.books_open.wait()
-        async with self._consumer(self._names.audit, "tap", 500, 3) as consumer:
-
-            async def handle(batch: list[Delivery]) -> Settled:
-                for delivery, reason in await self._tap.handle(batch, consumer.arrived_ms):
-                    log.error("the tap cannot read it, to review", reason=reason)
-                    await self._requests.flow.give_up(delivery, f"in {self._names.audit}: {reason}")
-                return Settled([delivery.tag for delivery in batch])
-
+        async with self._consumer(tapped.queue, tapped.purpose, TAPPED, 3) as consumer:
+            handle = tapped.handler(consumer, self._requests.flow.give_up)
             return await self._run(Batches(consumer, handle, 1, self._orphans))
 
     async def collect_strays(self) -> str:

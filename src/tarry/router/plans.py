@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tarry.audit.records import Claim, Granted, Record
-from tarry.broker.publisher import Message
+from tarry.broker.publisher import Message, Outcome
 from tarry.contract.properties import Properties
 from tarry.contract.request import Refused, Request
 from tarry.contract.returning import fits, for_review, returning
-from tarry.core.decide import Decision, Failure, Review, Schedule
-from tarry.core.ladder import Ladder, first_queue
+from tarry.core.decide import Decision, Review, Rulebook, Schedule
+from tarry.core.ladder import Ladder, first_queue, itinerary
 from tarry.core.names import Destination, Names
 from tarry.core.states import State
-from tarry.router.changing import Changing
 
 ROOM_FOR_THE_REST = 16_384
 """Bytes that are more than all properties but the headers, and all that the broker adds on the way, can take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """One request with its decision, before the broker has confirmed anything."""
 
     item: Request | Refused
@@ -68,14 +66,26 @@ def corrected(request: Request, granted: Granted) -> Request:
     known = (failure.round + 1, failure.retry_count, failure.first_failed_ms)
     if known == (granted.round, granted.retry_count, granted.since_ms):
         return request
-    better = _WITH_AUDIT(failure, granted.round - 1, granted.retry_count, granted.since_ms)
-    return _WITH_FAILURE(request, better)
+    better = failure._replace(
+        round=granted.round - 1, retry_count=granted.retry_count, first_failed_ms=granted.since_ms
+    )
+    return request._replace(failure=better)
 
 
 def to_review(plan: Plan, reason: str) -> Plan:
     """The same request, for a person after all."""
     decision = plan.decision
-    return replace(plan, decision=Review(decision.policy, decision.error_class, reason))
+    return plan._replace(decision=Review(decision.policy, decision.error_class, reason))
+
+
+def detour(plan: Plan, outcome: Outcome, rules: Rulebook) -> Plan | None:
+    """The same wait by the ladder alone, which holds any delay of a policy, for what its own tier refused."""
+    decision = plan.decision
+    refused = outcome in (Outcome.RETURNED, Outcome.NACKED)
+    if not refused or not isinstance(decision, Schedule) or decision.itinerary.tier_ms is None:
+        return None
+    way = itinerary(rules.ladder, decision.itinerary.delay_ms, ())
+    return plan._replace(decision=decision._replace(itinerary=way, due_ms=plan.now_ms + way.delay_ms))
 
 
 def message_of(plan: Plan, names: Names, frame_max: int) -> tuple[Plan, Message]:
@@ -136,7 +146,3 @@ def record_of(plan: Plan, message: Message, names: Names, ladder: Ladder) -> Rec
 def _storable(text: str | None) -> str | None:
     """Postgres text takes no NUL."""
     return text.replace("\x00", "\\x00") if text and "\x00" in text else text
-
-
-_WITH_AUDIT = Changing(Failure, "round", "retry_count", "first_failed_ms")
-_WITH_FAILURE = Changing(Request, "failure")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from tarry.router.metrics import Metrics
 
@@ -33,6 +33,7 @@ _WORTH = {
     "tarry_reviewed": "`sum by (queue) (increase(tarry_reviewed_total[1h])) > 50`: many messages for few people",
     "tarry_duplicates": "`rate(tarry_duplicates_total[5m]) > 1`: somebody sends requests twice, or routers crash",
     "tarry_stuck": "`increase(tarry_stuck_total[5m]) > 0`: a tier is missing (`returned`) or full (`nacked`)",
+    "tarry_detours": "`increase(tarry_detours_total[5m]) > 0`: as above, and the ladder has helped out",
     "tarry_unroutable": "`increase(tarry_unroutable_total[15m]) > 0`: a queue was deleted, or lost its binding",
     "tarry_reconnects": "`increase(tarry_reconnects_total[10m]) > 5`: the way to the broker is shaky",
     "tarry_reloads": '`increase(tarry_reloads_total{outcome="refused"}[10m]) > 0`: a changed file is not in use',
@@ -40,6 +41,17 @@ _WORTH = {
     "tarry_decision_seconds": "`histogram_quantile(0.99, rate(tarry_decision_seconds_bucket[5m])) > 1`: slow Postgres",
     "tarry_confirm_seconds": "`histogram_quantile(0.99, rate(tarry_confirm_seconds_bucket[5m])) > 1`: slow broker",
     "tarry_drift_seconds": "`histogram_quantile(0.99, sum by (le) (rate(tarry_drift_seconds_bucket[5m]))) > 5`: late",
+    "tarry_open": '`max(tarry_open{state="unroutable"}) > 0`: queues are missing; `in_review`: work for people',
+    "tarry_overdue": "`max(tarry_overdue) > 0` for 5 m: run `tarry status` and see which tier or queue",
+    "tarry_oldest_overdue_seconds": "`max(tarry_oldest_overdue_seconds) > 300`: something is stuck",
+    "tarry_missing": "`max(tarry_missing) > 0`: wake somebody; `tarry audit verify` names them, `recover` sends them",
+    "tarry_tier_open": "`topk(5, max by (tier) (tarry_tier_open))`: where messages wait",
+    "tarry_tier_depth": "`max by (tier) (tarry_tier_depth - tarry_tier_open) > 0` for 15 m: books and broker differ",
+    "tarry_stalled": "`max by (queue) (tarry_stalled) > 0`: the log names the destination behind it",
+    "tarry_presumed": "`rate(tarry_presumed_total[1h])`: successes that no consumer reported",
+    "tarry_cancelled": "`increase(tarry_cancelled_total[1h])`: how much people cancel",
+    "tarry_postgres_trouble": "`max by (kind) (tarry_postgres_trouble) == 1`: what is wrong with Postgres",
+    "tarry_intake_paused": "`max(tarry_intake_paused) == 1` for 1 h: somebody forgot to resume",
     "tarry_degraded": "`max_over_time(tarry_degraded[5m]) == 1`: Postgres is away, and history waits in the broker",
     "tarry_blocked": "`tarry_blocked == 1` for 5 m: the broker has a memory or disk alarm",
     "tarry_consuming": "`sum(tarry_consuming) == 0` for 1 m: nobody takes requests",
@@ -64,6 +76,9 @@ def _row(metric: Metric, metrics: Metrics) -> str:
 
 def _labels(name: str, metrics: Metrics) -> tuple[str, ...]:
     """A metric that nothing was counted in yet shows no labels in its samples; the collector knows them."""
+    family = next((one for one in metrics.registry.collect() if one.name == name), None)
+    if isinstance(family, GaugeMetricFamily):
+        return tuple(family._labelnames)  # noqa: SLF001 - as below
     for found in vars(metrics).values():
         if getattr(found, "_name", None) == name:
             return tuple(found._labelnames)  # noqa: SLF001 - the library has no other way to ask

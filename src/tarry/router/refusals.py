@@ -25,7 +25,7 @@ class Refusals:
 
     def go_on(self, result: Result) -> bool:
         """Whether they have gone on for long; counts anew after each yes."""
-        if not any(outcome is Outcome.NACKED for _, outcome in result.stuck):
+        if not any(outcome is Outcome.NACKED for _, outcome in (*result.stuck, *result.detours)):
             return False
         now = self.clock()
         if self._since is None or now - self._last > PAUSE:

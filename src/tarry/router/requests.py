@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 from pika.exceptions import AMQPError
@@ -37,7 +37,7 @@ class Requests:
     async def _contain(self, batch: Sequence[Delivery], error: Exception) -> Settled:
         """Halve until the one is found that cannot be handled, and give that one to a person."""
         # Their claims may already be ours: only a redelivery may take them up again.
-        again = [replace(delivery, redelivered=True) for delivery in batch]
+        again = [delivery._replace(redelivered=True) for delivery in batch]
         if len(again) > 1:
             middle = len(again) // 2
             one, other = await self(again[:middle]), await self(again[middle:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,14 @@ from typing import Any
 import structlog
 
 from tarry.audit.store import Store
+from tarry.audit.upkeep import Findings
 from tarry.broker.address import Address
-from tarry.errors import BrokerUnreachableError
+from tarry.errors import AuditError, BrokerUnreachableError
 from tarry.router.actions import Action, log_actions
 from tarry.router.checks import check_broker
 from tarry.router.depth import measure
-from tarry.router.keep import FIRST_PAUSE, LONGEST_PAUSE, keep, sleep_unless
+from tarry.router.keep import FIRST_PAUSE, LONGEST_PAUSE, either, keep, sleep_unless
+from tarry.router.maintenance import maintain
 from tarry.router.metrics import Metrics
 from tarry.router.parts import Parts
 from tarry.router.reload import Reload
@@ -35,6 +37,10 @@ BOOKS_FIRST = 2.0
 """Seconds that Postgres has at the start, before retries go on without it."""
 
 
+Beside = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+"""Runs until told to stop."""
+
+
 @dataclass(slots=True)
 class Service:
     """One router. Any number of them can run side by side."""
@@ -49,8 +55,17 @@ class Service:
     write_actions: Callable[[Sequence[Action]], None] = log_actions
     files: tuple[Path, Callable[[], Topology]] | None = None
     """The topology's folder and how to read it anew; None means that it never changes."""
+    keeper: Callable[[], Findings] | None = None
+    """One pass over the books; blocking. None makes none."""
+    look_every: float = 60.0
+    """Seconds between two passes."""
+    on_topology: Callable[[Topology], None] = lambda _: None
+    """Told when changed files are in use."""
+    beside: Mapping[str, Beside] = field(default_factory=dict)
+    """What else runs as long as the service does, once its tables are there; by name, told when to stop."""
     reload: Reload | None = field(init=False, default=None)
     _waiting: str | None = "it is starting"
+    _intake_note: str | None = None
     _parts: Parts = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,10 +78,16 @@ class Service:
                 folder,
                 read,
                 self.address,
-                self._parts.use,
+                self._use,
                 self.topology,
                 lambda it: self.metrics.reloads.labels(it).inc(),
             )
+
+    def _use(self, topology: Topology) -> None:
+        """From the next batch on, and from the next action of an operator."""
+        self.topology = topology
+        self._parts.use(topology)
+        self.on_topology(topology)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set; then the batches in flight are finished."""
@@ -95,28 +116,56 @@ class Service:
     def show_state(self) -> None:
         """Into the metrics, when somebody looks at them."""
         metrics, parts = self.metrics, self._parts
-        metrics.degraded.set(parts.degraded is not None)
+        metrics.show_trouble(parts.degraded)
+        metrics.paused.set(parts.intake_paused)
         metrics.blocked.set(parts.blocked)
         metrics.consuming.set(parts.consuming)
         metrics.spooled.set(parts.spooled)
         metrics.refused.set(parts.refused)
 
     @property
-    def degraded(self) -> str | None:
+    def degraded(self) -> AuditError | None:
         """Postgres is away: retries go on, their history waits."""
         return self._parts.degraded
+
+    @property
+    def intake_note(self) -> str | None:
+        """Who has stopped the taking of requests, and why; None while they are taken."""
+        return self._intake_note
+
+    def set_intake(self, note: str | None) -> None:
+        """With a note, requests wait in their queue; what waits in tiers already comes due as ever."""
+        self._intake_note = note
+        if self._parts.intake_paused != (note is not None):
+            self._parts.intake_paused = note is not None
 
     def _running(self, stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
         parts, again = self._parts, self._restarted
         running = {
             "router": keep("router", parts.route, stop, again),
-            "tap": keep("tap", parts.listen, stop, again),
+            **{name: keep(name, listen, stop, again) for name, listen in parts.listeners().items()},
             "strays": keep("strays", parts.collect_strays, stop, again),
             "depth": measure(self.metrics.depth, self.address, self.topology.broker_names, stop),
         }
         if self.reload is not None:
             running["reload"] = self.reload.watch(stop)
+        if self.keeper is not None:
+            tell = self.metrics.count_pass
+            running["upkeep"] = self._once_open(maintain(self.keeper, tell, stop, self.look_every), stop)
+        for name, run in self.beside.items():
+            running[name] = self._once_open(_kept_beside(name, run, stop), stop)
         return running
+
+    async def _once_open(self, part: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+        """What needs the tables waits for them."""
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            await either(self._parts.books_open.wait(), stopped)
+            if not stop.is_set():
+                await part
+        finally:
+            stopped.cancel()
+            part.close()
 
     async def _books_first(self, books: asyncio.Task[None]) -> None:
         """Postgres is nearly always there: a moment's patience, and the first requests are claimed like all others."""
@@ -161,3 +210,13 @@ class Service:
 
     def _restarted(self, part: str) -> None:
         self.metrics.reconnects.labels(part).inc()
+
+
+async def _kept_beside(name: str, run: Beside, stop: asyncio.Event) -> None:
+    """Whatever goes wrong beside the router, retries go on; it is told, and tried again."""
+    while not stop.is_set():
+        try:
+            await run(stop)
+        except Exception:
+            log.exception("ended by a mistake, starting it again", part=name, pause=LONGEST_PAUSE)
+            await sleep_unless(stop, LONGEST_PAUSE)

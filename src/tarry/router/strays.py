@@ -91,7 +91,7 @@ class Strays:
                 key = request.origin.routing_key
                 return plan, Message(flow.names.delay, key, marked, request.body, plan.token)
             reason = "its headers leave no room for tarry's own in one frame"
-        review = replace(plan, decision=Review(policy, None, f"unroutable: {reason}"))
+        review = plan._replace(decision=Review(policy, None, f"unroutable: {reason}"))
         return message_of(review, flow.names, flow.frame_max())
 
     async def _move(self, planned: Sequence[tuple[Plan, Message]]) -> Settled:

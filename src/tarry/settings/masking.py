@@ -11,6 +11,7 @@ from tarry.settings.model import Settings
 
 HIDDEN = "***"
 _IN_QUERY = re.compile(r"(?i)([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*")
+_HASH = re.compile(r"\b[0-9a-f]{64}\b")
 _IN_CONNINFO = re.compile(r"(?i)(\b\w*password\s*=\s*)(?:'(?:[^'\\]|\\.)*'|\S+)")
 
 
@@ -27,12 +28,12 @@ def shown(value: Any) -> str | int | None:
 
 
 def mask(address: str) -> str:
-    """A URL or a `key=value` connection string without its passwords. In doubt it hides too much: a password with a
-    slash in it is no valid URL, and is still a password.
+    """A URL, a `key=value` connection string or a list of tokens, without its secrets. In doubt it hides too much: a
+    password with a slash in it is no valid URL, and is still a password.
     """
     scheme, slashes, rest = address.partition("://")
     if not slashes:
-        return _IN_CONNINFO.sub(rf"\g<1>{HIDDEN}", address)
+        return _IN_CONNINFO.sub(rf"\g<1>{HIDDEN}", _HASH.sub(HIDDEN, address))
     login, at, place = rest.rpartition("@")
     user, colon, _ = login.partition(":")
     return f"{scheme}://{user}{colon}{HIDDEN if colon else ''}{at}" + _IN_QUERY.sub(rf"\g<1>{HIDDEN}", place)

@@ -12,6 +12,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tarry.broker.address import Address
 from tarry.errors import SettingsError
+from tarry.settings.spans import Span
+from tarry.settings.tokens import Token, parse_tokens
 from tarry.topology.load import load, shipped
 from tarry.topology.model import Topology
 from tarry.topology.overrides import Overrides
@@ -23,8 +25,23 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(extra="ignore", populate_by_name=True, env_ignore_empty=True, case_sensitive=True)
 
     service_name: str = Field("tarry", alias="SERVICE_NAME", description="Names this service in logs and metrics.")
-    http_host: str = Field("127.0.0.1", alias="HTTP_HOST", description="Address that health and metrics listen on.")
-    http_port: int = Field(8086, ge=0, le=65535, alias="HTTP_PORT", description="Port of health and metrics.")
+    http_host: str = Field("127.0.0.1", alias="HTTP_HOST", description="Address that HTTP listens on.")
+    http_port: int = Field(8086, ge=0, le=65535, alias="HTTP_PORT", description="Port of HTTP; 0: any.")
+    http_api: Literal["on", "off"] = Field(
+        "on", alias="HTTP_API", description="`off` leaves only health and metrics on that address."
+    )
+    api_tokens: SecretStr | None = Field(
+        None, alias="API_TOKENS", description="Who may use the API: name:role:hash, …; made by `tarry token new`."
+    )
+    api_rate: int = Field(
+        50, ge=0, le=100_000, alias="API_RATE", description="Requests a second that one caller may make; 0: any number."
+    )
+    api_body_limit: int = Field(
+        4 << 20, ge=1024, le=1 << 30, alias="API_BODY_LIMIT", description="Bytes that a request may have."
+    )
+    api_timeout_s: int = Field(
+        30, ge=1, le=3600, alias="API_TIMEOUT_S", description="Seconds after which a request is answered in any case."
+    )
     rabbitmq_url: SecretStr = Field(
         SecretStr("amqp://guest:guest@localhost:5672/"), alias="RABBITMQ_URL", description="The broker, with vhost."
     )
@@ -54,6 +71,26 @@ class Settings(BaseSettings):
         None, ge=1, alias="MAX_DELAY_MS", description="Backoff cap of the policy called `default`."
     )
     batch_size: int = Field(500, ge=1, le=5000, alias="TARRY_BATCH", description="Most requests moved in one batch.")
+    look_every: Span = Field(
+        "1m", alias="TARRY_LOOK_EVERY", description="How often the books are looked over; `off`: never."
+    )
+    presume_after: Span = Field(
+        "15m",
+        alias="TARRY_PRESUME_AFTER",
+        description="A return that did not fail again counts as success; `off`: never.",
+    )
+    keep_history: Span = Field(
+        "30d", alias="TARRY_KEEP", description="How long finished retries are kept; `off`: for ever."
+    )
+    keep_payloads: Span = Field(
+        "off", alias="TARRY_KEEP_PAYLOADS", description="How long their payloads are kept, if shorter; `off`: as long."
+    )
+    largest_payload: int = Field(
+        1 << 20,
+        ge=0,
+        alias="TARRY_LARGEST_PAYLOAD",
+        description="Bytes of the largest payload that is stored; 0: none.",
+    )
     log_format: Literal["json", "console"] = Field("json", alias="TARRY_LOG", description="How log lines look.")
 
     @field_validator("rabbitmq_url")
@@ -68,6 +105,18 @@ class Settings(BaseSettings):
         if url is not None:
             _parse("amqp://localhost", url.get_secret_value())
         return url
+
+    @field_validator("api_tokens", mode="before")
+    @classmethod
+    def _one_text(cls, tokens: object) -> object:
+        """A file may have them as a list."""
+        return ",".join(map(str, tokens)) if isinstance(tokens, list) else tokens
+
+    @field_validator("api_tokens")
+    @classmethod
+    def _are_tokens(cls, tokens: SecretStr | None) -> SecretStr | None:
+        parse_tokens(tokens.get_secret_value() if tokens else "")
+        return tokens
 
     @field_validator("database_url")
     @classmethod
@@ -113,6 +162,10 @@ class Settings(BaseSettings):
             return self.topology
         here = Path("topology")
         return here if (here / "tarry.toml").is_file() else shipped()
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        return parse_tokens(self.api_tokens.get_secret_value()) if self.api_tokens else ()
 
     @property
     def dsn(self) -> str:

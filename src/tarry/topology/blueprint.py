@@ -34,11 +34,14 @@ def blueprint(topology: Topology) -> Blueprint:
 
 
 def destination_blueprint(names: Names, destination: Destination) -> Blueprint:
-    """What one attached destination needs: its own relay, and the last step home."""
+    """What one attached destination needs: its own relay, a place to wait in a pause, and the last step home.
+
+    The held queue is there from the start: whoever pauses at night may have a user that can declare nothing.
+    """
     relay = relay_queue(names.relay_queue(destination), names)
     return Blueprint(
         exchanges=(),
-        queues=(relay,) if destination.can_have_relay else (),
+        queues=(relay, held_queue(names, destination)) if destination.can_have_relay else (),
         bindings=(
             way_home(names, destination),
             *((Binding(names.relay, destination.key, relay.name),) if destination.can_have_relay else ()),
@@ -52,8 +55,8 @@ def way_home(names: Names, destination: Destination) -> Binding:
 
 
 def held_queue(names: Names, destination: Destination) -> Queue:
-    """Where messages wait while their destination is paused."""
-    return Queue(names.held_queue(destination), _quorum(), role="held")
+    """Where messages wait while their destination is paused. What is rejected there goes on home, with all its keys."""
+    return Queue(names.held_queue(destination), _quorum(dead_letter_to=names.released_gate), role="held")
 
 
 def relay_queue(name: str, names: Names) -> Queue:
@@ -84,6 +87,7 @@ def _exchanges(names: Names, ladder: Ladder) -> Iterator[Exchange]:
     yield Exchange(names.deliver, "direct", otherwise(names.unroutable))
     yield Exchange(names.arrive, "fanout")
     yield Exchange(names.held_gate, "direct", otherwise(names.arrive))
+    yield Exchange(names.released_gate, "direct", otherwise(names.arrive))
     yield Exchange(names.relay_else, "fanout")
     yield Exchange(names.relay, "direct", otherwise(names.relay_else))
     yield Exchange(names.cancelled_gate, "direct", otherwise(names.relay))
@@ -92,6 +96,7 @@ def _exchanges(names: Names, ladder: Ladder) -> Iterator[Exchange]:
     yield Exchange(names.delay, "direct")
     yield Exchange(names.review, "fanout")
     yield Exchange(names.spool, "fanout")
+    yield Exchange(names.reports, "fanout")
     yield Exchange(names.intake, "fanout")
 
 
@@ -117,6 +122,7 @@ def _way_home(names: Names) -> Iterator[Binding]:
 
 def _ways_in(names: Names) -> Iterator[Binding]:
     yield Binding(names.spool, "", names.audit)
+    yield Binding(names.reports, "", names.audit)
     yield Binding(names.review, "", names.review_queue)
     yield Binding(names.intake, "", names.scheduled)
 

@@ -8,7 +8,8 @@ from typing import Literal, Self, TypeVar
 from pydantic import Field, model_validator
 
 from tarry.core.decide import Rulebook
-from tarry.core.durations import Duration, humanise
+from tarry.core.duration_field import Duration
+from tarry.core.durations import humanise
 from tarry.core.ladder import Ladder
 from tarry.core.names import Names
 from tarry.core.policy import Model, Policy

@@ -28,9 +28,10 @@ def deploy_rights(topology: Topology) -> Rights:
 def router_rights(topology: Topology) -> Rights:
     names = topology.broker_names
     exchanges = [names.delay, names.review, names.spool, names.held_gate, names.cancelled_gate, names.deliver]
+    exchanges += [names.relay, names.released_gate]
     bound = [names.cancelled, names.scheduled, names.review_queue]
     consumed = [names.scheduled, names.audit, names.cancelled, names.unroutable, names.review_queue]
-    sources = [names.deliver, names.cancelled_gate, names.held_gate]
+    sources = [names.deliver, names.cancelled_gate, names.held_gate, names.released_gate]
     held = re.escape(f"{names.prefix}held.") + ".*"
     return Rights(
         configure=NOTHING,

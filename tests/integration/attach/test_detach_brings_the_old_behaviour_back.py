@@ -140,3 +140,17 @@ def test_rejects_that_wait_to_leave_the_queue_are_not_dropped_with_the_policy(wo
     world.policy("team", "^orders$", max_length=1000)
     with pytest.raises(BrokerError, match="4 rejects wait in it"):
         world.attach("orders")
+
+
+@pytest.mark.usefixtures("_no_settling")
+def test_the_place_of_a_pause_stays_while_it_lasts(world: World) -> None:
+    world.declare("orders")
+    world.attach("orders")
+    world.channel.queue_bind("retry.held.orders", "retry.gate.held", "~to:orders")
+
+    (plan,) = take_back(world, "orders")
+
+    assert plan.kept == ("retry.held.orders: returns are paused; run `tarry resume orders`, then detach again",)
+    world.channel.queue_unbind("retry.held.orders", "retry.gate.held", "~to:orders")
+    (plan,) = take_back(world, "orders")
+    assert plan.parts == ["queue   retry.held.orders"]

@@ -123,6 +123,8 @@ def test_the_commands_say_what_is_wrong_with_a_duration_and_a_moment(books: Book
         (("audit", "prune", "--older-than", "a month"), "--older-than `a month`: use ms, s, m, h or d"),
         (("audit", "verify", "--since", "yesterday"), "--since `yesterday`: use a duration as in 1h"),
         (("audit", "verify", "--grace", "30"), "--grace `30`"),
+        (("audit", "verify", "--grace", "99999999999999d"), "longer than any calendar"),
+        (("audit", "verify", "--since", "9999999d"), "before any calendar"),
     ):
         shown = run(books, *arguments)
         assert (shown.exit_code, said in shown.stderr) == (2, True), shown.stderr
@@ -132,7 +134,7 @@ def test_prune_and_migrate_tell_what_they_did(twice_tried: Books) -> None:
     twice_tried.see(M, 2)
     twice_tried.age(M, 40 * 86_400)
     shown = json.loads(run(twice_tried, "audit", "prune", "--older-than", "30d", "--json").stdout)
-    assert shown == {"partitions": [], "history": 0, "retries": 1, "payloads": 0}
+    assert shown == {"partitions": [], "history": 0, "retries": 1, "payloads": 0, "actions": 0}
     assert run(twice_tried, "audit", "migrate").stdout.strip() == "nothing to do: the tables are up to date"
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import uuid
 from datetime import timedelta
 
 import psycopg
@@ -92,3 +93,26 @@ def test_history_is_not_rewritten(books: Books) -> None:
     books.claim(request("m"))
     with pytest.raises(psycopg.errors.RaiseException, match="append-only"):
         books.sql.execute("update transition set state = 'returned'")
+
+
+def test_what_is_left_of_reviews_goes_too_but_not_what_is_in_doubt(books: Books) -> None:
+    open_ = old(books, "open", 40)
+    jobs = {name: str(uuid.uuid4()) for name in ("over", "in_doubt", "running")}
+    for name, job in jobs.items():
+        books.sql.execute(
+            "insert into review_job (id, kind, actor, finished_at)"
+            " values (%s, 'redrive', 'alice', case when %s then null else clock_timestamp() - interval '40 days' end)",
+            [job, name == "running"],
+        )
+        state = "in_doubt" if name == "in_doubt" else "done"
+        books.sql.execute("insert into review_item values (%s, %s, 1, %s)", [job, id_of(name), state])
+    for retry in (open_, id_of("gone")):
+        books.sql.execute(
+            "insert into review_edit (retry_id, round, job_id, at, actor, changes, body, properties)"
+            " values (%s, 1, %s, clock_timestamp() - interval '40 days', 'alice', '{}', '', '')",
+            [retry, jobs["over"]],
+        )
+    assert prune(books.dsn, MONTH).actions == 2
+    left = books.sql.execute("select id::text from review_job").fetchall()
+    assert sorted(row[0] for row in left) == sorted([jobs["in_doubt"], jobs["running"]])
+    assert books.sql.execute("select retry_id::text from review_edit").fetchall() == [(open_,)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from tarry.audit.records import Record, Return
+from tarry.control.queries import query as control_query
 from tarry.core.states import Note, State, may_follow
 from tests.integration.audit.books import QUEUE, Books, now_ms, request
 
@@ -30,6 +32,11 @@ begin
     return null;
 end $$;
 create or replace trigger write_move after insert or update on retry for each row execute function write_move();
+"""
+HOLD = """
+insert into hold (destination, kind, name, state, bound_at)
+values ('orders', 'queue', 'orders', 'holding', '2000-01-01')
+on conflict do nothing
 """
 
 
@@ -112,8 +119,8 @@ class Life(RuleBasedStateMachine):
         at = now_ms()
         sighting = Return(one.retry, one.round, QUEUE, one.count, at - 5, at, redelivered=again)
         self.books.do(self.books.one.returned([sighting] * (1 + again)))
-        if one.state in (State.CLAIMED, State.SCHEDULED, State.UNROUTABLE, State.CANCELLED) and (
-            one.round not in one.seen or one.state is State.UNROUTABLE
+        if one.state in (State.CLAIMED, State.SCHEDULED, State.HELD, State.UNROUTABLE, State.CANCELLED) and (
+            one.round not in one.seen or one.state in (State.UNROUTABLE, State.HELD)
         ):
             one.state = State.RETURNED
         one.seen.add(one.round)
@@ -121,7 +128,7 @@ class Life(RuleBasedStateMachine):
     @rule(which=which)
     def stray(self, which: int) -> None:
         one = self.known[which]
-        if one.state in (State.SCHEDULED, State.RETURNED):
+        if one.state in (State.SCHEDULED, State.HELD, State.RETURNED):
             self.books.do(self.books.one.strayed([(one.retry, one.round)]))
             one.state = State.UNROUTABLE
 
@@ -131,8 +138,33 @@ class Life(RuleBasedStateMachine):
         if one.state is not None:
             at = now_ms()
             self.books.do(self.books.one.cancelled([Return(one.retry, one.round, QUEUE, 1, at, at, redelivered=False)]))
-            if one.state in (State.CLAIMED, State.SCHEDULED, State.UNROUTABLE):
+            if one.state in (State.CLAIMED, State.SCHEDULED, State.HELD, State.UNROUTABLE):
                 one.state = State.CANCELLED
+
+    @rule()
+    def pause(self) -> None:
+        """What is past its due moment is held; what is not, or is not on its way, is not."""
+        self.books.sql.execute(HOLD)
+        self.books.sql.execute(control_query("mark_held"), {"margin": timedelta(0), "actor": "watcher"})
+        for one in self.known:
+            if one.state is not None and self.books.state(one.retry)[0] == State.HELD:
+                assert one.state is State.HELD or (one.state in (State.SCHEDULED, State.UNROUTABLE) and not one.waiting)
+                one.state = State.HELD
+
+    @rule(which=which, kind=st.sampled_from(["cancel", "retry_now"]))
+    def divert(self, which: int, kind: str) -> None:
+        """An operator cancels it, which ends the round; or retries it now, which begins the next one at once."""
+        one = self.known[which]
+        if one.state not in (State.SCHEDULED, State.HELD):
+            return
+        wish = {"id": str(uuid.uuid4()), "retry_id": one.retry, "round": one.round, "kind": kind, "actor": "ann"}
+        self.books.sql.execute(control_query("ask_diversion"), wish | {"reason": None, "on_release": False})
+        copy = {"now_ms": now_ms(), "tier": "retry.relay", "properties": b""}
+        self.books.sql.execute(control_query("cancel" if kind == "cancel" else "begin_copy"), wish | copy)
+        if kind == "cancel":
+            one.state = State.CANCELLED
+        else:
+            one.state, one.round, one.waiting = State.SCHEDULED, one.round + 1, False
 
     @rule(which=which)
     def review(self, which: int) -> None:

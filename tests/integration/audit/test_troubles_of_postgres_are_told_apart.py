@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 import psycopg
 import pytest
@@ -74,7 +73,7 @@ def test_a_read_only_server_does_not_pass_for_one_that_is_back(books: Books, dat
 
 
 def test_a_lost_schema(books: Books) -> None:
-    books.sql.execute("drop table retry")
+    books.sql.execute("drop table retry cascade")
     error = trouble(books.dsn)
     assert said(error) == (Trouble.NO_SCHEMA, True, "The audit's tables are missing")
     assert "tarry audit migrate" in str(error)
@@ -93,7 +92,7 @@ def test_a_server_that_does_not_answer(database: Database, proxy: Callable[[str]
 
 
 def test_a_row_that_it_does_not_take_is_nobodys_outage(books: Books) -> None:
-    for wrong in (replace(RECORD, reason="a\x00b"), replace(RECORD, retry_count=2**40)):
+    for wrong in (RECORD._replace(reason="a\x00b"), RECORD._replace(retry_count=2**40)):
         assert said(trouble(books.dsn, wrong)) == (Trouble.REFUSED, False, "Postgres refused")
 
 

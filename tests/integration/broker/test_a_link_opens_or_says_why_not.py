@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
@@ -57,3 +58,17 @@ def test_closing_does_not_wait_for_a_broker_that_is_gone(vhost: Vhost, proxy: Ca
         return asyncio.get_running_loop().time() - started
 
     assert asyncio.run(close_in_the_dark()) < 5
+
+
+def test_whoever_was_frozen_knows_that_its_deliveries_may_be_somebody_elses(vhost: Vhost) -> None:
+    async def freeze() -> tuple[bool, bool, str]:
+        link = await Link.open(Address.parse(f"{vhost.amqp_url}?heartbeat=1"), "test")
+        before = link.given_up()
+        time.sleep(links.GIVEN_UP + 0.5)  # noqa: ASYNC251  the whole process stands still, as after SIGSTOP
+        after = link.given_up()
+        await link.close()
+        return before, after, link.closed.result()
+
+    before, after, reason = asyncio.run(freeze())
+    assert (before, after) == (False, True)
+    assert "nothing was heard" in reason

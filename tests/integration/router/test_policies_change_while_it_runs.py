@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 
@@ -28,6 +29,8 @@ def test_sighup_reads_the_files_at_once(place: Place, start: Start) -> None:
     router.wait_said("topology reloaded", deadline=5)
     assert router.metric("tarry_policy_info", policy="default", max_retries="1") == 1
     assert router.metric("tarry_policy_info", policy="default", max_retries="2") == 0
+    policies = json.loads(router.get("/api/v1/topology")[1])["policies"]
+    assert {one["name"]: one["max_retries"] for one in policies}["default"] == 1
 
 
 def test_a_bad_file_keeps_the_old_policies_and_says_so(place: Place, start: Start) -> None:

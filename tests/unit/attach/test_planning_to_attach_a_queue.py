@@ -43,7 +43,7 @@ def test_all_parts_are_planned() -> None:
     found = plan(a_survey(a_queue()))
     assert policy_of(found).name == "tarry.orders"
     assert policy_of(found).apply_to == "quorum_queues"
-    assert [queue.name for queue in found.missing.queues] == ["retry.relay.orders"]
+    assert [queue.name for queue in found.missing.queues] == ["retry.relay.orders", "retry.held.orders"]
     assert found.missing.bindings == (
         Binding("retry.deliver", "~to:orders", "orders"),
         Binding("retry.relay", "~to:orders", "retry.relay.orders"),

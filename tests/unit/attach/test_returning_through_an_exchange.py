@@ -51,7 +51,10 @@ def test_a_star_on_a_direct_exchange_is_just_a_word() -> None:
 def test_relay_and_way_home_are_planned() -> None:
     found = plan_exchange(a_survey(exchanges=(an_exchange("app.events"),)), "app.events")
     assert found.policy is None
-    assert [queue.name for queue in found.missing.queues] == ["retry.relay.exchange:app.events"]
+    assert [queue.name for queue in found.missing.queues] == [
+        "retry.relay.exchange:app.events",
+        "retry.held.exchange:app.events",
+    ]
     assert found.missing.bindings == (
         Binding("retry.deliver", "~via:app%2Eevents", "app.events", "exchange"),
         Binding("retry.relay", "~via:app%2Eevents", "retry.relay.exchange:app.events"),

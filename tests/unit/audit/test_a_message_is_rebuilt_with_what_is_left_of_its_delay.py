@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tarry.audit.rebuild import CannotRebuildError, Stored, rebuild
+from tarry.audit.rebuild import CannotRebuildError, Stored, next_round, rebuild
 from tarry.contract.encoding import array_entry, entry
 from tarry.contract.fields import pick, walk_array
 from tarry.contract.properties import Properties
@@ -61,3 +61,17 @@ def test_what_has_no_way_home_is_refused() -> None:
     broken = Stored("6f1c", 2, "k", "orders", 0, b"", b"\x20")
     with pytest.raises(CannotRebuildError, match="damaged"):
         rebuild(broken, RULES, Names(), 0)
+    with pytest.raises(CannotRebuildError, match="do not say where it returns"):
+        rebuild(stored(0, array_entry("BCC", ("~in:8s", "~id:6f1c:2"))), RULES, Names(), 0)
+
+
+def test_a_retry_now_is_the_next_round_due_now_and_past_the_gate_of_the_cancelled() -> None:
+    table = USERS + entry("tarry-round", 2) + entry("tarry-due-ms", 99_000) + array_entry("BCC", OLD_WAY)
+    message = next_round(stored(99_000, table), Names(), 5_000)
+    assert (message.exchange, message.routing_key, message.token) == ("retry.relay", "own.key", "6f1c:3")
+    assert keys(message.properties.headers) == ["~id:6f1c:3", "~to:orders"]
+    headers = message.properties.headers or b""
+    assert headers.startswith(USERS)
+    found = pick(headers, {b"tarry-round", b"tarry-due-ms"})
+    assert {name: one.integer() for name, one in found.items()} == {b"tarry-round": 3, b"tarry-due-ms": 5_000}
+    assert (message.properties.message_id, message.body) == (b"m1", b"body")

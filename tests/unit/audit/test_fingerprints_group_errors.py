@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tarry.audit.fingerprint import blanked, fingerprint
+from tarry.core.fingerprint import blanked, fingerprint
 
 
 @pytest.mark.parametrize(

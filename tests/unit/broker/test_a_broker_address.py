@@ -54,3 +54,17 @@ def test_what_is_no_address_is_refused_without_showing_a_password(url: str) -> N
 def test_a_management_address_without_a_scheme_is_refused() -> None:
     with pytest.raises(SettingsError, match="write http://"):
         Address.parse("amqp://host", management_url="host:15672")
+
+
+def test_the_heartbeat_can_be_said_in_the_address_and_is_kept() -> None:
+    address = Address.parse("amqp://host/?connection_attempts=3&heartbeat=5")
+
+    assert address.parameters("test").heartbeat == 5
+    assert Address.parse(address.url) == address
+    assert Address.parse("amqp://host/").parameters("test").heartbeat == 15
+
+
+@pytest.mark.parametrize("given", ["", "0", "soon", "-5", "601", "1.5"])
+def test_a_heartbeat_that_is_no_number_of_seconds_is_refused(given: str) -> None:
+    with pytest.raises(SettingsError, match=r"from 1 to 600: write amqp://.*heartbeat=15"):
+        Address.parse(f"amqp://host/?heartbeat={given}")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -111,23 +110,23 @@ def test_for_other_errors_a_hint_is_a_floor_under_the_backoff(hints: dict[str, i
 def test_a_request_may_ask_for_other_retries_up_to_the_ceiling(asked: int, ceiling: int | None, most: int) -> None:
     book = rules(PLAIN | {"max_retries_ceiling": ceiling})
     failure = Failure("q", max_retries=asked)
-    assert reviewed(replace(failure, retry_count=most), book).reason == f"exhausted: {most} of {most} retries spent"
+    assert reviewed(failure._replace(retry_count=most), book).reason == f"exhausted: {most} of {most} retries spent"
     if most:
-        assert scheduled(replace(failure, retry_count=most - 1), book).max_retries == most
+        assert scheduled(failure._replace(retry_count=most - 1), book).max_retries == most
 
 
 def test_rounds_are_bounded_even_where_no_attempt_is_spent() -> None:
     book = rules(PLAIN | {"max_rounds": 5})
     limited = Failure("q", error_class=RATE_LIMITED, retry_after_ms=1_000)
-    assert scheduled(replace(limited, round=4), book).retry_count == 0
-    assert reviewed(replace(limited, round=5), book).reason == "exhausted: 5 rounds made, the most allowed"
+    assert scheduled(limited._replace(round=4), book).retry_count == 0
+    assert reviewed(limited._replace(round=5), book).reason == "exhausted: 5 rounds made, the most allowed"
 
 
 def test_age_is_bounded_by_the_moment_of_return() -> None:
     book = rules(PLAIN | {"max_age": "1m"})
     limited = Failure("q", error_class=RATE_LIMITED, first_failed_ms=NOW - 30_000)
-    assert scheduled(replace(limited, retry_after_ms=30_000), book).due_ms == NOW + 30_000
-    too_late = reviewed(replace(limited, retry_after_ms=30_001), book)
+    assert scheduled(limited._replace(retry_after_ms=30_000), book).due_ms == NOW + 30_000
+    too_late = reviewed(limited._replace(retry_after_ms=30_001), book)
     assert (too_late.reason, too_late.exhausted) == ("exhausted: due later than 1m after its first failure", True)
     assert reviewed(Failure("q", retry_after_ms=60_001), book).exhausted
 

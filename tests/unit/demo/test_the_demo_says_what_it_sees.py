@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 from rich.console import Console, RenderableType
@@ -37,7 +38,7 @@ def test_the_picture_names_tiers_who_waits_and_who_is_in_review() -> None:
     assert "retry.delay.2s" in text
     assert "invoice-007" in text
     assert "1 of 3" in text
-    assert "1h 59m" in text
+    assert re.search(r"\b1h \d+m", text), "what is left, from when this file was read"
     assert "exhausted: 3 of 3 retries spent" in text
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -62,6 +62,8 @@ class World:
     published: list[Message] = field(default_factory=list)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """By message id; what is not named is confirmed."""
+    refused: dict[str, Outcome] = field(default_factory=dict)
+    """By a key on the message's way."""
     unreachable: dict[str, str] = field(default_factory=dict)
     asked_for: list[Destination] = field(default_factory=list)
     ids: int = 0
@@ -85,7 +87,14 @@ class World:
         self.books.log.append("publish")
         self.published += messages
         ids = [(one.properties.message_id or b"").decode(errors="replace") for one in messages]
-        return [self.outcomes.get(one, Outcome.CONFIRMED) for one in ids]
+        return [
+            self._refusal(message) or self.outcomes.get(one, Outcome.CONFIRMED)
+            for message, one in zip(messages, ids, strict=True)
+        ]
+
+    def _refusal(self, message: Message) -> Outcome | None:
+        way = message.properties.headers or b""
+        return next((outcome for key, outcome in self.refused.items() if key.encode() in way), None)
 
     async def _attach(self, destination: Destination) -> str | None:
         self.asked_for.append(destination)
@@ -102,7 +111,7 @@ def world() -> World:
 
 
 def handle(flow: Flow, *deliveries: Delivery) -> Result:
-    return asyncio.run(flow.handle([replace(one, tag=place) for place, one in enumerate(deliveries, start=1)]))
+    return asyncio.run(flow.handle([one._replace(tag=place) for place, one in enumerate(deliveries, start=1)]))
 
 
 def header(message: Message, name: str) -> Field:
@@ -158,6 +167,18 @@ def test_what_the_broker_does_not_take_stays_and_the_others_go_on(world: World, 
     assert (result.acked, result.requeued) == ([2], [1])
     assert [one.message_id for one in world.books.records] == ["m-2"]
     assert [(plan.item.retry_id, why) for plan, why in result.stuck] == [(M1, outcome)]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.NACKED, Outcome.RETURNED])
+def test_what_its_tier_does_not_take_goes_by_the_ladder(world: World, outcome: Outcome) -> None:
+    world.refused["~in:2s"] = outcome
+    result = handle(world.flow(), rejected(message_id=b"m-1"), rejected(message_id=b"m-2"))
+    assert sorted(result.acked) == [1, 2]
+    assert {why for _, why in result.detours} == {outcome}
+    assert result.stuck == []
+    assert {(one.tier, one.delay_ms, one.due_ms) for one in world.books.records} == {
+        ("retry.ladder.1.2s", 2_000, NOW + 2_000)
+    }
 
 
 def test_a_second_request_for_the_same_retry_waits_its_turn(world: World) -> None:

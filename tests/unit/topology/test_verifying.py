@@ -41,6 +41,7 @@ def test_a_deleted_queue_is_named_with_the_command_that_brings_it_back() -> None
         "queue retry.audit: is missing. Mend: tarry topology apply",
         "binding retry.arrive ─(all)▶ queue retry.audit: is missing. Mend: tarry topology apply",
         "binding retry.spool ─(all)▶ queue retry.audit: is missing. Mend: tarry topology apply",
+        "binding retry.reports ─(all)▶ queue retry.audit: is missing. Mend: tarry topology apply",
     ]
 
 

@@ -85,7 +85,7 @@ def test_each_level_passes_a_zero_straight_on() -> None:
 def test_a_destination_has_a_relay_and_a_way_home() -> None:
     parts = destination_blueprint(Names(), Destination("queue", "orders"))
 
-    assert [queue.name for queue in parts.queues] == ["retry.relay.orders"]
+    assert [queue.name for queue in parts.queues] == ["retry.relay.orders", "retry.held.orders"]
     assert parts.bindings == (
         Binding("retry.deliver", "~to:orders", "orders"),
         Binding("retry.relay", "~to:orders", "retry.relay.orders"),

@@ -10,7 +10,7 @@ with rounds as (
            max(id) filter (where state = 'returned')       as returned,
            max(id) filter (where state = 'in_review')      as in_review,
            bool_or(state = 'cancelled')                    as cancelled,
-           bool_or(state = 'discarded')                    as discarded,
+           max(id) filter (where state = 'discarded')      as discarded,
            count(*) filter (where state = 'recovered') > 0 as recovered
       from transition
      where (%(since)s::timestamptz is null or at >= %(since)s)
@@ -19,10 +19,13 @@ with rounds as (
 ),
 fates as (
     select rounds.retry_id, rounds.scheduled, rounds.recovered, live.due_at, live.expected_at,
-           case when rounds.in_review > coalesce(rounds.returned, 0)      then 'in_review'
+           live.state = 'held' and tarry_on_hold(live.queue, live.exchange, live.properties) as on_hold,
+           -- A round can be sent on from review, and go there again: where it still is the latest one, its row knows.
+           case when live.round = rounds.round and live.state in ('in_review', 'scheduled', 'discarded') then live.state
+                when rounds.in_review > greatest(0, rounds.returned, rounds.discarded) then 'in_review'
+                when rounds.discarded > greatest(0, rounds.returned)      then 'discarded'
                 when rounds.returned is not null                          then 'returned'
                 when rounds.cancelled                                     then 'cancelled'
-                when rounds.discarded                                     then 'discarded'
                 when live.id is null or live.round > rounds.round         then 'unseen'
                 when live.state in ('returned', 'succeeded')              then 'returned'
                 else live.state
@@ -47,7 +50,7 @@ select count(distinct retry_id)                                  as retries,
        count(*) filter (where fate = 'claimed')                  as claimed,
        count(*) filter (where fate = 'unroutable')               as unroutable,
        (select duplicates from notes)                            as duplicates,
-       count(*) filter (where fate in ('scheduled', 'held', 'unroutable')
+       count(*) filter (where fate in ('scheduled', 'held', 'unroutable') and not on_hold
                           and due_at < clock_timestamp() - %(grace)s::interval
                           and expected_at < clock_timestamp() - %(grace)s::interval) as overdue,
        count(*) filter (where fate = 'cancelled')                as cancelled,
@@ -105,9 +108,22 @@ select count(*) filter (where state = 'scheduled'),
        count(*) filter (where state = 'claimed'),
        count(*) filter (where state in ('scheduled', 'held', 'unroutable')
                           and due_at < clock_timestamp() - %(grace)s::interval
-                          and expected_at < clock_timestamp() - %(grace)s::interval)
+                          and expected_at < clock_timestamp() - %(grace)s::interval
+                          and not (state = 'held' and tarry_on_hold(queue, exchange, properties)))
   from retry
  where state in ('scheduled', 'in_review', 'held', 'unroutable', 'claimed');
+
+-- name: paused
+-- Destinations that are held or being released, and how much of theirs is held; and the intake, if it is paused.
+select destination, state, since,
+       (select count(*) from retry
+         where retry.state = 'held' and tarry_destination(queue, exchange, properties) = hold.destination),
+       problem
+  from hold
+ where state <> 'over'
+ union all
+select 'the intake', 'paused', at, null, reason from intake where paused
+ order by 1;
 
 -- name: open_by_tier
 -- What the books have in each tier: how many, waiting since when, the next one due.
@@ -156,6 +172,27 @@ select id::text, round, message_id, queue, exchange, state, tier, due_at, proper
  where state in ('scheduled', 'held', 'unroutable')
    and due_at < clock_timestamp() - %(grace)s::interval
    and expected_at < clock_timestamp() - %(grace)s::interval
+   and not (state = 'held' and tarry_on_hold(queue, exchange, properties))
+ order by due_at;
+
+-- name: in_hold
+-- How many must be in each held queue. While one is being released, its messages are in flight and not judged.
+select hold.kind, hold.name, count(*)
+  from retry
+  join hold on hold.destination = tarry_destination(retry.queue, retry.exchange, retry.properties)
+ where retry.state = 'held' and hold.state in ('holding', 'canary_failed')
+   and retry.updated_at < clock_timestamp() - %(settle)s::interval
+ group by hold.kind, hold.name;
+
+-- name: rows_in_hold
+-- The same, one by one, for these destinations.
+select retry.id::text, round, message_id, queue, exchange, retry.state, tier, due_at,
+       properties is not null and body is not null
+  from retry
+  join hold on hold.destination = tarry_destination(retry.queue, retry.exchange, retry.properties)
+ where retry.state = 'held' and hold.state in ('holding', 'canary_failed')
+   and retry.updated_at < clock_timestamp() - %(settle)s::interval
+   and hold.destination = any(%(destinations)s)
  order by due_at;
 
 -- name: stale_claims

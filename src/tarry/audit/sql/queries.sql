@@ -112,11 +112,11 @@ with done as (
 moved as (
     insert into retry as live (id, round, state, queue, exchange, routing_key, message_id, retry_count, max_retries,
                                policy, error_class, error_type, error_reason, fingerprint, first_failed_at, entered_at,
-                               due_at, expected_at, delay_ms, tier, body, properties)
+                               due_at, expected_at, delay_ms, tier, review_reason, body, properties)
     select id, round, state, queue, exchange, routing_key, message_id, retry_count, max_retries, policy, error_class,
            error_type, error_reason, fingerprint, coalesce(to_timestamp(since_ms / 1000.0), clock_timestamp()),
            to_timestamp((due_ms - delay_ms) / 1000.0), to_timestamp(due_ms / 1000.0), to_timestamp(due_ms / 1000.0),
-           delay_ms, tier, body, properties
+           delay_ms, tier, case when state = 'in_review' then reason end, body, properties
       from done
      order by id
         on conflict (id) do update
@@ -140,6 +140,7 @@ moved as (
            expected_at  = excluded.expected_at,
            delay_ms     = excluded.delay_ms,
            tier         = excluded.tier,
+           review_reason = coalesce(excluded.review_reason, live.review_reason),
            body         = excluded.body,
            properties   = excluded.properties,
            updated_at   = clock_timestamp()
@@ -174,7 +175,7 @@ select id, round, 'unroutable', %(actor)s from found;
 -- name: returned
 -- The tap's proof: these rounds came back, so much after they were due. A later round may already have begun. A second
 -- sighting of a round is noted as a duplicate, unless the broker says that it is the same one delivered again; a round
--- that was unroutable in between is sighted anew. Sightings may come out of order when several taps read: only then,
+-- that was unroutable or held in between is sighted anew. Sightings may come out of order when several taps read: only then,
 -- and it is rare, is the history asked whether a round was seen before.
 with seen as (
     select *, to_timestamp(at_ms / 1000.0) as at,
@@ -188,7 +189,7 @@ judged as (
     select seen.*,
            case when sighting > 1 then true
                 when live.id is null or seen.round > live.returned_round then false
-                when seen.round = live.returned_round then live.round > seen.round or live.state <> 'unroutable'
+                when seen.round = live.returned_round then live.round > seen.round or live.state not in ('unroutable', 'held')
                 else exists (select from transition
                               where retry_id = seen.id and transition.round = seen.round and state = 'returned')
            end as again
@@ -220,30 +221,79 @@ select id, round, case when again then 'duplicate' else 'returned' end, %(actor)
  where not (again and redelivered)
  order by id, round, sighting;
 
+-- name: succeeded
+-- What consumers report: these rounds were dealt with. A round that is over by another way stays as it is, a later round
+-- stands above an earlier one's success, and of a retry that is not in the books nothing is written. Each round is
+-- reported once, however often it is told; one that was only presumed to have succeeded is proven by it.
+with told as (
+    select distinct on (id, round) *
+      from unnest(%(ids)b::uuid[], %(rounds)b::int[], %(counts)b::int[], %(at_ms)b::bigint[], %(durations_ms)b::bigint[])
+           as t (id, round, retry_count, at_ms, duration_ms)
+     order by id, round, at_ms
+),
+known as (
+    select told.*, live.state, live.round as live_round
+      from told
+      join retry as live using (id)
+     where told.round < live.round
+        or (told.round = live.round and live.state in ('scheduled', 'returned', 'succeeded'))
+     order by live.id
+       for update of live
+),
+moved as (
+    update retry as live
+       set state = 'succeeded', updated_at = clock_timestamp()
+      from known
+     where live.id = known.id and live.round = known.round and known.state in ('scheduled', 'returned')
+)
+insert into transition (retry_id, round, state, actor, reason, detail)
+select id, round, 'succeeded', 'reported', 'its consumer said so',
+       jsonb_build_object('attempt', retry_count, 'duration_ms', duration_ms, 'at_ms', at_ms)
+  from known
+ where not exists (select from transition as before
+                    where before.retry_id = known.id and before.round = known.round
+                      and before.state = 'succeeded' and before.actor = 'reported');
+
 -- name: cancelled
--- These rounds were diverted at the cancelled gate. A round that is over has a copy less on its way: a duplicate.
+-- These rounds were diverted at a gate. Whoever asked for it is told, by the diversion, and stands in the history. A round
+-- that is being retried now is not over by this: its next round begins. One that is over, and that nobody asked to
+-- divert, has a copy less on its way: a duplicate.
 with seen as (
-    select distinct on (id) *
+    select distinct on (id) *, to_timestamp(at_ms / 1000.0) as at
       from unnest(%(ids)b::uuid[], %(rounds)b::int[], %(at_ms)b::bigint[], %(redelivered)b::bool[])
            as s (id, round, at_ms, redelivered)
      order by id, round desc
+),
+asked as (
+    update diversion
+       set diverted_at = coalesce(diverted_at, seen.at)
+      from seen
+     where diversion.retry_id = seen.id and diversion.round = seen.round and diversion.unbound_at is null
+ returning diversion.retry_id as id, diversion.kind, diversion.actor, diversion.reason
 ),
 moved as (
     update retry as live
        set state = 'cancelled', updated_at = clock_timestamp()
       from seen
+      left join asked using (id)
      where live.id = seen.id and live.round = seen.round
        and live.state in ('claimed', 'scheduled', 'held', 'unroutable')
+       and asked.kind is distinct from 'retry_now'
  returning live.id
 )
 insert into transition (retry_id, round, state, actor, at, reason)
-select seen.id, seen.round, case when moved.id is null then 'duplicate' else 'cancelled' end, %(actor)s,
-       to_timestamp(at_ms / 1000.0), case when moved.id is null then 'cancelled when it was over' end
+select seen.id, seen.round, case when moved.id is null then 'duplicate' else 'cancelled' end,
+       coalesce(asked.actor, %(actor)s), seen.at,
+       case when moved.id is null then 'cancelled when it was over' else asked.reason end
   from seen
   left join moved using (id)
+  left join asked using (id)
   left join retry as live using (id)
  where moved.id is not null
-    or not (seen.redelivered or (live.round = seen.round and live.state = 'cancelled'));
+    or (asked.kind is distinct from 'retry_now'
+        and not (seen.redelivered
+                 or (live.round = seen.round and live.state = 'cancelled')
+                 or (live.round > seen.round and asked.id is not null)));
 
 -- name: ping
 -- Whether it can be written to: reading would do for a database that is full, read-only or without our tables.

@@ -54,6 +54,7 @@ select id, round, 'overdue', %(actor)s, jsonb_build_object('state', state, 'tier
  where state in ('scheduled', 'held', 'unroutable')
    and due_at < clock_timestamp() - %(grace)s::interval
    and expected_at < clock_timestamp() - %(grace)s::interval
+   and not (state = 'held' and tarry_on_hold(queue, exchange, properties))
    and not exists (select from transition
                     where retry_id = retry.id and transition.round = retry.round and transition.state = 'overdue')
  limit 10000;
@@ -106,6 +107,39 @@ delete from retry
                       and updated_at < clock_timestamp() - %(older_than)s::interval)
                limit %(limit)s);
 
+-- name: prune_actions
+-- Who did what, as long ago as the history that goes; in slices.
+delete from action
+ where id in (select id from action where at < clock_timestamp() - %(older_than)s::interval limit %(limit)s);
+
+-- name: prune_diversions
+-- Cancels and retry-nows that are over, in slices.
+delete from diversion
+ where id in (select id from diversion where unbound_at < clock_timestamp() - %(older_than)s::interval limit %(limit)s);
+
+-- name: prune_pauses
+-- Pauses that are over, in slices.
+delete from pause
+ where id in (select id from pause where ended_at < clock_timestamp() - %(older_than)s::interval limit %(limit)s);
+
+-- name: prune_review_jobs
+-- Jobs that are over, with their items, in slices; one in doubt stays until somebody has looked at it.
+delete from review_job
+ where id in (select id
+                from review_job as job
+               where finished_at < clock_timestamp() - %(older_than)s::interval
+                 and not exists (select from review_item where job_id = job.id and state = 'in_doubt')
+               limit %(limit)s);
+
+-- name: prune_review_edits
+-- Originals of edited messages whose retry is gone, in slices.
+delete from review_edit
+ where id in (select id
+                from review_edit as edit
+               where at < clock_timestamp() - %(older_than)s::interval
+                 and not exists (select from retry where retry.id = edit.retry_id)
+               limit %(limit)s);
+
 -- name: returned_lately
 -- What came back of late, by the tier it waited in and the queue it went to.
 select tier, queue, count(*)
@@ -120,4 +154,5 @@ select tier, queue, count(*)
  where state in ('scheduled', 'held', 'unroutable')
    and due_at < clock_timestamp() - %(grace)s::interval
    and expected_at < clock_timestamp() - %(grace)s::interval
+   and not (state = 'held' and tarry_on_hold(queue, exchange, properties))
  group by tier, queue;

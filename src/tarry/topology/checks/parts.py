@@ -95,7 +95,7 @@ def _known(expected: Expected, binding: Binding) -> bool:
     if binding.source in (names.relay, names.held_gate):
         stem = f"{names.prefix}relay." if binding.source == names.relay else f"{names.prefix}held."
         return binding.key.startswith(RESERVED) and binding.destination.startswith(stem)
-    if binding.source == names.cancelled_gate:
+    if binding.source in (names.cancelled_gate, names.released_gate):
         return binding.destination == names.cancelled
     return tier_role(names, binding.destination) is not None
 

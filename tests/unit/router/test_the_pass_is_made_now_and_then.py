@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Iterator
 
 from tarry.audit.status import Counts
-from tarry.audit.upkeep import Findings, maintain
+from tarry.audit.upkeep import Findings
 from tarry.errors import AuditUnavailableError
+from tarry.router.maintenance import maintain
 
 FOUND = Findings(Counts(0, 0, 0, 0, 0, 0, 0, 0), 2, 1, 3.0, (), {}, {})
 

@@ -1,0 +1,49 @@
+"""The queues that only the books read: what returned, what was reported and spooled, and what was cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from tarry.audit.tap import Unwritten
+from tarry.broker.consumer import Consumer
+from tarry.contract.request import Delivery
+from tarry.errors import AuditUnavailableError
+from tarry.router.batches import Settled
+
+log = structlog.get_logger()
+
+BATCH = 500
+
+
+class Writer(Protocol):
+    """Writes one batch after the other; returns once it is in the books."""
+
+    @property
+    def trouble(self) -> AuditUnavailableError | None: ...
+    async def handle(self, deliveries: Sequence[Delivery], arrived_ms: Callable[[int], int]) -> Unwritten: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tapped:
+    """One such queue, and who writes what comes through it."""
+
+    queue: str
+    purpose: str
+    writer: Writer
+
+    def handler(
+        self, consumer: Consumer, give_up: Callable[[Delivery, str], Awaitable[object]]
+    ) -> Callable[[list[Delivery]], Awaitable[Settled]]:
+        """What cannot be written is for a person to see, and nobody waits for it."""
+
+        async def handle(batch: list[Delivery]) -> Settled:
+            for delivery, reason in await self.writer.handle(batch, consumer.arrived_ms):
+                log.error("the books cannot read it, to review", queue=self.queue, reason=reason)
+                await give_up(delivery, f"in {self.queue}: {reason}")
+            return Settled([delivery.tag for delivery in batch])
+
+        return handle

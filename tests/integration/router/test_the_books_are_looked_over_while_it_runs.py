@@ -1,0 +1,71 @@
+"""The service's own pass over the books: what it presumes, what it finds missing, and what was cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+
+from tarry.core.names import id_key
+from tests.harness.proxy import Proxy
+from tests.harness.spaces import with_port
+from tests.harness.waiting import wait_for
+from tests.integration.router.serving import Place, Router
+
+Start = Callable[..., Router]
+Through = Callable[[str], Proxy]
+OFTEN = {"TARRY_LOOK_EVERY": "500ms", "TARRY_PRESUME_AFTER": "1s"}
+
+
+def state(place: Place, message_id: str) -> tuple[str, str] | None:
+    """Where a retry stands, and its id."""
+    with psycopg.connect(place.dsn) as books:
+        row = books.execute("select state, id::text from retry where message_id = %s", [message_id]).fetchone()
+    return None if row is None else (row[0], row[1])
+
+
+def test_success_is_presumed_after_the_quiet_time(place: Place, start: Start) -> None:
+    router = start(**OFTEN).wait_ready()
+    place.request(place.origin("quick.orders"), "m1")
+    wait_for(lambda: (state(place, "m1") or ("",))[0] == "succeeded", deadline=20, what="a presumed success")
+    wait_for(lambda: router.metric("tarry_presumed_total") == 1, what="its count")
+
+
+def test_a_message_taken_from_a_tier_by_hand_is_missed(place: Place, start: Start) -> None:
+    router = start(**OFTEN).wait_ready()
+    place.request(place.origin("quick.orders"), "gone")
+    place.request(place.origin("slow.orders"), "stays")
+    wait_for(lambda: router.metric("tarry_open", state="scheduled") == 1, deadline=20, what="one waiting")
+    assert router.metric("tarry_missing") == 0
+    wait_for(lambda: place.depth("retry.delay.5m") == 1)
+    place.get("retry.delay.5m")
+    wait_for(lambda: router.metric("tarry_missing") == 1, deadline=30, what="one missing")
+    assert router.wait_said("retries are missing")["number"] == 1
+
+
+def test_what_was_diverted_at_the_cancelled_gate_is_cancelled_in_the_books(place: Place, start: Start) -> None:
+    router = start().wait_ready()
+    queue = place.origin("quick.orders")
+    place.request(queue, "m1")
+    found = wait_for(lambda: state(place, "m1"), what="the retry in the books")
+    assert found is not None
+    place.channel.queue_bind("retry.cancelled", "retry.gate.cancelled", id_key(found[1], 1))
+    wait_for(lambda: (state(place, "m1") or ("",))[0] == "cancelled", what="it to be cancelled")
+    assert router.metric("tarry_cancelled_total", queue=queue) == 1
+    assert place.depth(queue) == 0
+
+
+def test_the_kind_of_trouble_is_told_in_health_and_metrics(place: Place, start: Start, proxy: Through) -> None:
+    wire = proxy(place.dsn)
+    router = start(DATABASE_URL=with_port(place.dsn, wire.port), **OFTEN).wait_ready()
+    assert '"postgres":"ok"' in router.get("/readyz")[1]
+    wire.refuse()
+    wire.cut()
+    place.request(place.origin("quick.orders"), "m1")
+    wait_for(lambda: router.metric("tarry_postgres_trouble", kind="unreachable") == 1, what="the kind of trouble")
+    assert router.metric("tarry_postgres_trouble", kind="full") == 0
+    assert '"postgres":"unreachable"' in router.get("/readyz")[1]
+    wait_for(lambda: "\ntarry_missing " not in router.get("/metrics")[1], what="unknown numbers to go")
+    wire.heal()
+    router.wait_ready()
+    wait_for(lambda: "\ntarry_missing 0" in router.get("/metrics")[1], deadline=20, what="the numbers to be back")
