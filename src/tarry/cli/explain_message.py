@@ -71,7 +71,7 @@ def as_rejected(delivery: Delivery, queue: str, names: Names) -> Delivery:
     except BadTableError:
         return delivery
     properties = replace(delivery.properties, headers=kept + table({h.DEATHS: [death]}))
-    return replace(delivery, properties=properties, exchange=names.intake)
+    return delivery._replace(properties=properties, exchange=names.intake)
 
 
 def _text(name: str | bytes) -> str:

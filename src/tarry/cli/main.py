@@ -7,7 +7,22 @@ from typing import Annotated
 import typer
 
 from tarry import __version__
-from tarry.cli import attach, audit, config, demo, embedded, explain, history, serve, status, topology
+from tarry.cli import (
+    actions,
+    attach,
+    audit,
+    config,
+    control,
+    demo,
+    embedded,
+    explain,
+    history,
+    review,
+    serve,
+    status,
+    token,
+    topology,
+)
 from tarry.cli.output import Commands
 
 app = typer.Typer(
@@ -41,6 +56,10 @@ status.register(app)
 history.register(app)
 explain.register(app)
 config.register(app)
+control.register(app)
+actions.register(app)
+app.add_typer(token.app, name="token")
+app.add_typer(review.app, name="review")
 app.add_typer(audit.app, name="audit")
 app.add_typer(embedded.app, name="embedded")
 

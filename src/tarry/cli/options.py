@@ -41,6 +41,19 @@ CaFile = Annotated[
     Path | None,
     typer.Option("--ca-file", envvar="RABBITMQ_CA_FILE", help="Certificates to trust, for amqps and https."),
 ]
+ApiUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--api",
+        envvar="TARRY_API",
+        metavar="URL",
+        help="Go through a service's HTTP API, as in http://127.0.0.1:8086, not to broker and Postgres directly.",
+    ),
+]
+ApiToken = Annotated[
+    str | None,
+    typer.Option("--token", envvar="TARRY_TOKEN", help="For the API. Better in the environment: others see arguments."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 
 

@@ -30,8 +30,10 @@ class Commands(TyperGroup):
     """A group of commands in which a TarryError is one message on stderr and an exit code, never a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        # Pika tells each failure in a dozen lines of its own before it raises; ours says it in one.
+        # Pika tells each failure in a dozen lines of its own before it raises, and the pool each of its attempts; ours
+        # says it in one.
         logging.getLogger("pika").setLevel(logging.CRITICAL)
+        logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
         try:
             return super().invoke(ctx)
         except TarryError as error:

@@ -8,7 +8,9 @@ import os
 import secrets
 import signal
 import socket
+import threading
 from collections.abc import Coroutine
+from functools import partial
 from typing import Annotated, Any
 
 import structlog
@@ -16,31 +18,58 @@ import typer
 
 from tarry.audit.migrate import migrate
 from tarry.audit.store import Store
+from tarry.audit.upkeep import Keeper, Upkeep
+from tarry.broker.management import Management
+from tarry.cli.config import Given, SettingsFile
 from tarry.cli.logs import action_writer, set_up_logs
 from tarry.cli.options import TopologyFolder
+from tarry.control import intake, sweep, watch
+from tarry.control.desk import Desk
+from tarry.control.review import runner as review_jobs
 from tarry.router.service import Service
 from tarry.settings import Settings, load_settings
-from tarry.web.app import listen, make_app, make_server
+from tarry.settings.sources import given_from
+from tarry.settings.spans import span_of
 
 log = structlog.get_logger()
 
 HTTP_GOODBYE = 1.0
+LAST_GOODBYES = 2.0
+"""Seconds for what is still connected, once everything has come to its end."""
+
+LOOKING = 10
+"""Seconds that the management API has for an answer, at a pass over the books."""
 
 
 def serve(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT; SIGHUP reads the topology anew."""
+    from tarry.web.app import check_exposure, listen  # noqa: PLC0415 - FastAPI is slow to import, and only for this
+
+    check_exposure(settings)
     set_up_logs(settings.log_format, settings.service_name)
-    dsn = settings.dsn
+    dsn, who, every = settings.dsn, actor(), span_of(settings.look_every)
     service = Service(
         settings.read_topology(),
         settings.address,
-        Store(dsn, actor()),
+        Store(dsn, who, largest_payload=settings.largest_payload),
         migrate=lambda: migrate(dsn),
         batch=settings.batch_size,
         write_actions=action_writer(settings.log_format, settings.service_name),
         files=(settings.topology_folder, settings.read_topology),
+        keeper=_keeper(settings, who) if every else None,
+        look_every=every.total_seconds() if every else 0.0,
     )
-    _run(_serve(service, settings, listen(settings.http_host, settings.http_port)))
+    _run(_serve(service, settings, who, listen(settings.http_host, settings.http_port)))
+
+
+def _keeper(settings: Settings, who: str) -> Keeper:
+    upkeep = Upkeep(
+        quiet=span_of(settings.presume_after),
+        keep=span_of(settings.keep_history),
+        keep_payloads=span_of(settings.keep_payloads),
+    )
+    names = settings.read_topology().broker_names
+    return Keeper(settings.dsn, names, Management(settings.address, timeout=LOOKING), who, upkeep)
 
 
 def actor() -> str:
@@ -48,10 +77,32 @@ def actor() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
-async def _serve(service: Service, settings: Settings, listener: socket.socket) -> None:
+async def _serve(service: Service, settings: Settings, who: str, listener: socket.socket) -> None:
+    async with Desk.open(service.topology, service.address, settings.dsn, actor=who) as desk:
+        await _serve_with(desk, service, settings, listener)
+        _leave_whoever_hangs()
+
+
+def _leave_whoever_hangs() -> None:
+    """The work is done, and only goodbyes are left: a Postgres that does not answer one must not keep the process."""
+    last = threading.Timer(LAST_GOODBYES, os._exit, [0])
+    last.daemon = True
+    last.start()
+
+
+async def _serve_with(desk: Desk, service: Service, settings: Settings, listener: socket.socket) -> None:
+    from tarry.web.app import make_app, make_server  # noqa: PLC0415 - as above
+
     stop = asyncio.Event()
     _on_signals(stop, service)
-    server = make_server(make_app(service, settings.service_name))
+    service.on_topology = desk.use
+    service.beside = {
+        "sweeper": partial(sweep.run, desk),
+        "holds": partial(watch.run, desk),
+        "intake": lambda stop: intake.run(desk, stop, service.set_intake),
+        "review": partial(review_jobs.run, desk),
+    }
+    server = make_server(make_app(service, settings, desk))
     http = asyncio.create_task(server.serve([listener]))
     host, port = listener.getsockname()[:2]
     log.info("started", broker=str(service.address), http=f"{host}:{port}", batch=settings.batch_size)
@@ -98,6 +149,13 @@ def register(app: typer.Typer) -> None:
 def _serve_command(
     folder: TopologyFolder = None,
     log_format: Annotated[str | None, typer.Option("--log", envvar="TARRY_LOG", help="json or console.")] = None,
+    settings_file: SettingsFile = None,
+    given: Given = None,
 ) -> None:
-    """Run the service: take retry requests, put them into tiers, keep the books. Settings come from the environment."""
-    serve(load_settings(topology=folder, log_format=log_format))
+    """Run the service: take retry requests, put them into tiers, keep the books. `tarry config` shows its settings."""
+    serve(load_settings(settings_file, **(given_from(given or []) | _flags(topology=folder, log_format=log_format))))
+
+
+def _flags(**flags: object) -> dict[str, object]:
+    """Those that were given."""
+    return {name: value for name, value in flags.items() if value is not None}

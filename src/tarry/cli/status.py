@@ -11,11 +11,12 @@ import typer
 
 from tarry.audit.depths import Depths, read_depths
 from tarry.audit.report import Report
-from tarry.audit.status import Counts, InTier, read_counts, read_tiers
+from tarry.audit.status import Counts, InTier, PausedNow, read_counts, read_paused, read_tiers
 from tarry.broker.management import Management
 from tarry.cli.installation import BrokerUrl, DatabaseUrl, Installation, installation
 from tarry.cli.options import AsJson, CaFile, ManagementUrl, TopologyFolder
-from tarry.cli.output import line, print_error, print_json, print_table, table
+from tarry.cli.output import line, note, print_error, print_json, print_table, table
+from tarry.cli.printable import printable, shortened
 from tarry.core.durations import humanise
 from tarry.errors import AuditError, BrokerError, TarryError
 
@@ -41,11 +42,13 @@ def status(
         books = _books(where, stack, troubles)
         counts = read_counts(books) if books else None
         tiers = read_tiers(books, depths)
+        paused = read_paused(books) if books else []
     queues = _queues(where, depths)
     if as_json:
-        print_json(_report(counts, tiers, queues, troubles))
+        print_json(_report(counts, tiers, queues, troubles) | {"paused": [_paused(one) for one in paused]})
     else:
         _show(counts, tiers, queues)
+        _show_paused(paused)
         for trouble in troubles:
             print_error(trouble)
     if troubles:
@@ -97,6 +100,22 @@ def _show(counts: Counts | None, tiers: list[InTier], queues: dict[str, int]) ->
         )
         line(f"in review {counts.in_review:,}, held {counts.held:,}, unroutable {counts.unroutable:,}")
         line(f"overdue {counts.overdue:,}", *(("✗", "red") if counts.overdue else ("✓", "green")))
+
+
+def _show_paused(paused: list[PausedNow]) -> None:
+    now = datetime.now(UTC)
+    for one in paused:
+        state = "being released" if one.state == "releasing" else "paused"
+        since = humanise(max(0.0, (now - one.since).total_seconds() * 1000))
+        held = f", {one.held:,} held" if one.held is not None else ""
+        about = f" ({shortened(one.about, 100)})" if one.about else ""
+        line(f"{printable(one.what)}: {state} for {since}{held}{about}", "‖", "yellow")
+    if paused:
+        note("who, why and until when: tarry holds")
+
+
+def _paused(one: PausedNow) -> dict[str, Any]:
+    return asdict(one) | {"since": one.since.isoformat()}
 
 
 def _ago(at: datetime | None, now: datetime) -> str:

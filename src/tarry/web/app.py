@@ -1,4 +1,4 @@
-"""Health, readiness and metrics over HTTP."""
+"""Health, readiness and metrics over HTTP, and the API where it is wanted."""
 
 from __future__ import annotations
 
@@ -8,39 +8,58 @@ from contextlib import contextmanager
 
 import uvicorn
 from fastapi import FastAPI, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from tarry import __version__
+from tarry.audit.trouble import kind_of
+from tarry.control.desk import Desk
 from tarry.errors import SettingsError
 from tarry.router.service import Service
+from tarry.settings import Settings
+from tarry.web.api import problems
+from tarry.web.api.auth import Access
+from tarry.web.api.mounting import OPENAPI, mount
+from tarry.web.health import readiness
 
 NOT_READY = 503
 BACKLOG = 128
 
 
-def make_app(service: Service, name: str) -> FastAPI:
-    """The HTTP face of one service. Handlers run in the loop: none of them waits for anything."""
-    app = FastAPI(title=name, version=__version__, docs_url=None, redoc_url=None)
+def check_exposure(settings: Settings) -> None:
+    """Raises SettingsError if the API would be open to others without tokens."""
+    if settings.http_api == "on":
+        Access.of(settings)
+
+
+def make_app(service: Service, settings: Settings, desk: Desk) -> FastAPI:
+    """The HTTP face of one service. Handlers run in the router's loop: none of them may block it."""
+    name, with_api = settings.service_name, settings.http_api == "on"
+    described = OPENAPI if with_api else None
+    app = FastAPI(title=name, version=__version__, openapi_url=described, docs_url=None, redoc_url=None)
+    problems.install(app)
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         """Alive: the loop turns."""
         return {"status": "ok", "service": name, "version": __version__}
 
-    @app.get("/readyz")
+    @app.get("/readyz", responses={NOT_READY: {"description": "Not ready; `reasons` says why."}})
     async def readyz() -> JSONResponse:
         """Ready to move requests; Postgres being away is degraded, but ready."""
-        troubles, degraded = service.troubles, service.degraded
-        status = "not ready" if troubles else "degraded" if degraded else "ready"
-        reasons = troubles + ([degraded] if degraded else [])
-        return JSONResponse({"status": status, "reasons": reasons}, NOT_READY if troubles else 200)
+        status, reasons = readiness(service)
+        postgres = kind_of(service.degraded).value if service.degraded else "ok"
+        answer = {"status": status, "reasons": reasons, "postgres": postgres}
+        return JSONResponse(answer, NOT_READY if status == "not ready" else 200)
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
+        """For Prometheus."""
         service.show_state()
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
+    if with_api:
+        mount(app, service, settings, desk)
     return app
 
 

@@ -1,0 +1,113 @@
+"""Options that the commands on retries and destinations share, and what comes of them: hands to act with."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import getpass
+import inspect
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from tarry.cli.control_port import AtThisDesk, Hands, ThroughTheApi
+from tarry.cli.installation import BrokerUrl, DatabaseUrl, installation
+from tarry.cli.options import ApiToken, ApiUrl, CaFile, ManagementUrl, TopologyFolder
+from tarry.cli.output import err
+from tarry.cli.remote import Remote
+from tarry.control.desk import Desk
+from tarry.errors import SettingsError
+
+RequestedBy = Annotated[
+    str | None,
+    typer.Option(
+        "--requested-by",
+        metavar="NAME",
+        show_default="user@host",
+        help="Who wants this; recorded as the actor.",
+    ),
+]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; recorded with it.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before something large.")]
+
+_SHARED: dict[str, Any] = {
+    "requested_by": RequestedBy,
+    "api": ApiUrl,
+    "token": ApiToken,
+    "database_url": DatabaseUrl,
+    "topology": TopologyFolder,
+    "url": BrokerUrl,
+    "management_url": ManagementUrl,
+    "ca_file": CaFile,
+}
+
+Command = Callable[..., Coroutine[Any, Any, None]]
+
+
+def with_hands(command: Command) -> Callable[..., None]:
+    """A command that typer can read: its own options and the shared ones; it is given `hands` to act with."""
+    hints = get_type_hints(command, include_extras=True)
+    own = [one for one in inspect.signature(command).parameters.values() if one.name != "hands"]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        place = {name: given.pop(name) for name in _SHARED}
+        asyncio.run(_act(command, place, given))
+
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in own]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in _SHARED.items()
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # what typer reads
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
+
+
+async def _act(command: Command, place: dict[str, Any], given: dict[str, Any]) -> None:
+    async with _hands(**place) as hands:
+        await command(hands=hands, **given)
+
+
+@asynccontextmanager
+async def _hands(*, requested_by: str | None, api: str | None, token: str | None, **where: Any) -> AsyncIterator[Hands]:
+    async with acting(requested_by=requested_by, api=api, token=token, **where) as place:
+        yield ThroughTheApi(place) if isinstance(place, Remote) else AtThisDesk(place)
+
+
+@asynccontextmanager
+async def acting(
+    *, requested_by: str | None, api: str | None, token: str | None, **where: Any
+) -> AsyncIterator[Remote | Desk]:
+    """Where a command does its work: through a service's API if one is named, else at a desk of its own."""
+    person = requested_by or whoever()
+    if api is not None:
+        yield Remote(api, token, person)
+        return
+    found = installation(
+        where["database_url"], where["topology"], where["url"], where["management_url"], where["ca_file"]
+    )
+    async with Desk.open(found.topology, found.address, found.dsn, actor=person) as desk:
+        yield desk
+
+
+def whoever() -> str:
+    """Who sits at this terminal."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
+def confirm(what: str, *, yes: bool) -> None:
+    """Asks before something large; where nobody can be asked, it is not done."""
+    if yes:
+        return
+    if not err.is_terminal:
+        raise SettingsError(f"{what} That is large: say so with --yes.")
+    if not typer.confirm(f"{what} Go on?", err=True):
+        raise SettingsError("Nothing was done.")

@@ -1,0 +1,125 @@
+"""What the review commands have in common: where the installation is, which messages are meant, who is asking.
+
+A command is an async function of `reviews` and its own options. The options that all of them share are added here, to
+its signature, so that each is written once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from tarry.cli.control_options import RequestedBy, acting
+from tarry.cli.installation import BrokerUrl, DatabaseUrl, moment
+from tarry.cli.options import ApiToken, ApiUrl, CaFile, ManagementUrl, TopologyFolder
+from tarry.cli.remote import Remote
+from tarry.cli.review_port import AtThisDesk, Reviews
+from tarry.cli.review_remote import ThroughTheApi
+from tarry.control.review.filters import Filter
+
+QueueGlob = Annotated[
+    str | None, typer.Option("--queue", help="Failed in this queue; a glob such as 'orders.*' will do, '' means none.")
+]
+Fingerprint = Annotated[str | None, typer.Option("--fingerprint", help="The same error: see `tarry review groups`.")]
+ErrorType = Annotated[str | None, typer.Option("--error-type", help="An error type, or a glob.")]
+Older = Annotated[
+    str | None, typer.Option("--older-than", metavar="WHEN", help="In review since longer: 1h, or 2030-01-31T12:00.")
+]
+Newer = Annotated[str | None, typer.Option("--newer-than", metavar="WHEN", help="In review since a shorter time.")]
+ReviewReason = Annotated[
+    str | None, typer.Option("--review-reason", metavar="TEXT", help="The reason for the review has this in it.")
+]
+Async = Callable[..., Coroutine[Any, Any, None]]
+
+PLACE: dict[str, Any] = {
+    "requested_by": RequestedBy,
+    "api": ApiUrl,
+    "token": ApiToken,
+    "database_url": DatabaseUrl,
+    "topology": TopologyFolder,
+    "url": BrokerUrl,
+    "management_url": ManagementUrl,
+    "ca_file": CaFile,
+}
+_FILTER: dict[str, Any] = {
+    "queue": QueueGlob,
+    "review_reason": ReviewReason,
+    "fingerprint": Fingerprint,
+    "error_type": ErrorType,
+    "older_than": Older,
+    "newer_than": Newer,
+}
+
+
+def command(app: typer.Typer, name: str) -> Callable[[Async], Async]:
+    """Registers a command; one that asks for `chosen` gets the filter's options too."""
+
+    def register(function: Async) -> Async:
+        app.command(name)(as_command(function))
+        return function
+
+    return register
+
+
+def as_command(function: Async) -> Callable[..., None]:
+    """A function that typer can read, and that runs this one with its reviews."""
+    hints = get_type_hints(function, include_extras=True)
+    own = dict(inspect.signature(function).parameters)
+    filtered = own.pop("chosen", None) is not None
+    del own["reviews"]
+    shared = (_FILTER if filtered else {}) | PLACE
+
+    def run(**given: Any) -> None:
+        place = {one: given.pop(one) for one in PLACE}
+        arguments = given
+        if filtered:
+            said = {one: given.pop(one) for one in _FILTER}
+            arguments = given | {"chosen": _filter(**said)}
+        asyncio.run(_with_reviews(function, place, arguments))
+
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]) for name, one in own.items()]
+    parameters += [
+        inspect.Parameter(one, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for one, kind in shared.items()
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # what typer reads
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__doc__, run.__name__ = function.__doc__, function.__name__
+    return run
+
+
+async def _with_reviews(function: Async, place: dict[str, Any], arguments: dict[str, Any]) -> None:
+    async with _reviews(**place) as reviews:
+        await function(reviews=reviews, **arguments)
+
+
+@asynccontextmanager
+async def _reviews(
+    *, requested_by: str | None, api: str | None, token: str | None, **where: Any
+) -> AsyncIterator[Reviews]:
+    async with acting(requested_by=requested_by, api=api, token=token, **where) as place:
+        yield ThroughTheApi(place) if isinstance(place, Remote) else AtThisDesk(place)
+
+
+def _filter(
+    *,
+    queue: str | None,
+    review_reason: str | None,
+    fingerprint: str | None,
+    error_type: str | None,
+    older_than: str | None,
+    newer_than: str | None,
+) -> Filter:
+    return Filter(
+        queue=queue,
+        reason=review_reason,
+        fingerprint=fingerprint,
+        error_type=error_type,
+        before=moment(older_than, "--older-than"),
+        after=moment(newer_than, "--newer-than"),
+    )

@@ -1,0 +1,100 @@
+"""Binding and unbinding, one at a time and answered by the broker, on a connection of its own that is opened lazily."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from pika.channel import Channel
+from pika.exceptions import AMQPError, ChannelClosedByBroker
+
+from tarry.broker.address import Address
+from tarry.broker.declare import NOT_FOUND, refusal
+from tarry.broker.link import Link, say
+from tarry.errors import BrokerError, BrokerUnreachableError, MissingOnBrokerError
+from tarry.topology.model import Topology
+from tarry.topology.objects import Queue
+from tarry.topology.rights import router_rights
+
+Ask = Callable[[Channel, Callable[[Any], None]], object]
+
+
+class Binder:
+    """The broker answers in order and closes the channel at the first mistake, so each question has it for itself."""
+
+    def __init__(self, topology: Topology, address: Address) -> None:
+        self.topology = topology
+        self._address = address
+        self._link: Link | None = None
+        self._lock = asyncio.Lock()
+
+    async def bind(self, queue: str, exchange: str, key: str) -> None:
+        await self._ask(lambda channel, done: channel.queue_bind(queue, exchange, key, callback=done))
+
+    async def unbind(self, queue: str, exchange: str, key: str) -> None:
+        """One that is not there is no mistake."""
+        await self._ask(lambda channel, done: channel.queue_unbind(queue, exchange, key, callback=done))
+
+    async def declare(self, queue: Queue) -> None:
+        arguments = queue.arguments.as_dict()
+        await self._ask(
+            lambda channel, done: channel.queue_declare(queue.name, durable=True, arguments=arguments, callback=done)
+        )
+
+    async def depth(self, queue: str) -> int:
+        """How many messages are ready in it right now."""
+        found: list[int] = []
+
+        def ask(channel: Channel, done: Callable[[Any], None]) -> None:
+            def told(answer: Any) -> None:
+                found.append(int(answer.method.message_count))
+                done(answer)
+
+            channel.queue_declare(queue, passive=True, callback=told)
+
+        await self._ask(ask)
+        return found[-1]
+
+    async def version(self) -> tuple[int, ...]:
+        """Of the broker, as it introduced itself: `(3, 10, 8)`."""
+        async with self._lock:
+            link = await self._ready()
+        text = str((link.connection.server_properties or {}).get("version", "")).partition("-")[0].partition("+")[0]
+        return tuple(int(part) for part in text.split(".")[:3] if part.isdigit())
+
+    async def close(self) -> None:
+        if self._link is not None:
+            await self._link.close()
+
+    async def _ask(self, ask: Ask) -> None:
+        """A connection that was lost is opened once more: every question here can be asked twice."""
+        async with self._lock:
+            try:
+                await self._once(ask)
+            except BrokerUnreachableError:
+                await self._once(ask)
+
+    async def _once(self, ask: Ask) -> None:
+        link = await self._ready()
+        try:
+            await link.answer(lambda done: ask(link.channel, done))
+        except ChannelClosedByBroker as closed:
+            raise self._refused(closed) from closed
+        except AMQPError as error:
+            await link.close()
+            raise BrokerUnreachableError(f"The connection to {self._address} ended: {say(error)}.") from error
+        except BrokerUnreachableError:
+            await link.close()
+            raise
+
+    def _refused(self, closed: ChannelClosedByBroker) -> BrokerError:
+        error = refusal(self._address, closed.reply_code, closed.reply_text, router_rights(self.topology))
+        return MissingOnBrokerError(str(error)) if closed.reply_code == NOT_FOUND else error
+
+    async def _ready(self) -> Link:
+        if self._link is None or self._link.closed.done() or self._link.connection.is_closed:
+            self._link = await Link.open(self._address, "desk: bind")
+        elif not self._link.channel.is_open:
+            await self._link.reopen_channel()
+        return self._link

@@ -1,0 +1,3 @@
+"""The HTTP API. Every request passes the guard; every error is a problem (RFC 9457)."""
+
+PREFIX = "/api/v1"

@@ -1,0 +1,161 @@
+"""Cancels and retry-nows at random moments around the due moment, against a live router and an independent consumer.
+
+A short form by default; `TARRY_HAMMER=1000` makes so many of each, and prints the figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import psycopg
+
+from tarry.audit.report import report
+from tarry.audit.verify import Auditor, Rules
+from tarry.broker.management import Management
+from tarry.control import sweep
+from tarry.control.cancel import cancel, retry_now
+from tarry.control.desk import Desk
+from tarry.control.limits import Limits
+from tarry.errors import ConflictError
+from tarry.topology.model import Topology
+from tests.harness.waiting import eventually, wait_for
+from tests.integration.control.witness import Witness
+from tests.integration.router.serving import Place, Router
+
+EACH = int(os.environ.get("TARRY_HAMMER", "30"))
+WAVE = 150
+"""Of each kind at once: on an old broker their bindings must stay below the cap."""
+
+POLICY = """
+[ladder]
+levels = 4
+
+[[policy]]
+name = "default"
+schedule = ["4s"]
+max_retries = 3
+"""
+
+
+@dataclass(frozen=True)
+class Told:
+    message_id: str
+    kind: str
+    answer: str
+    before_due: float
+    """Seconds from the moment of asking to the due moment."""
+    took: float
+
+
+def test_every_answer_is_what_happened(place: Place, topology: Topology, start: Callable[..., Router]) -> None:
+    place.write_policies(POLICY)
+    place.apply()
+    origin = place.origin("work")
+    start().wait_ready()
+    told: list[Told] = []
+    with Witness(place.amqp_url, origin) as witness:
+        for begin in range(0, EACH, WAVE):
+            told += _wave(place, topology, range(begin, min(begin + WAVE, EACH)))
+        wait_for(lambda: _open(place) == 0, deadline=30, what="nothing to be open in the books")
+        eventually(lambda: _agree(told, witness), deadline=15)
+    _print(told, witness, place)
+    assert Counter(one.kind for one in told) == {"cancel": EACH, "retry_now": EACH}
+    assert not [one for one in told if one.answer == "pending"]
+    _books_balance(place, topology)
+
+
+def _wave(place: Place, topology: Topology, numbers: Sequence[int]) -> list[Told]:
+    kinds = {f"{kind}-{number}": kind for number in numbers for kind in ("cancel", "retry_now")}
+    for message_id in kinds:
+        place.request("work", message_id)
+    wait_for(lambda: len(_due(place, kinds)) == len(kinds), deadline=20, what="all to be scheduled")
+    return asyncio.run(_hammer(place, topology, kinds, _due(place, kinds)))
+
+
+async def _hammer(
+    place: Place, topology: Topology, kinds: dict[str, str], due: dict[str, tuple[str, datetime]]
+) -> list[Told]:
+    limits = Limits(linger=timedelta(seconds=1))
+    async with Desk.open(topology, place.address, place.dsn, actor="hammer", limits=limits) as desk:
+        stop = asyncio.Event()
+        sweeper = asyncio.create_task(sweep.run(desk, stop, every=0.5))
+        told = await asyncio.gather(*(_strike(desk, one, kinds[one], *due[one]) for one in kinds))
+        await _until_unbound(desk)
+        stop.set()
+        await sweeper
+    return told
+
+
+async def _strike(desk: Desk, message_id: str, kind: str, retry_id: str, due: datetime) -> Told:
+    """At some moment from well before the due moment to just after it, most of them close to it."""
+    offset = random.choice([random.uniform(-3.0, 0.4), random.gauss(0, 0.05)])
+    await asyncio.sleep(max(0.0, due.timestamp() + offset - time.time()))
+    asked = time.time()
+    act = cancel if kind == "cancel" else retry_now
+    try:
+        answer = (await act(desk, retry_id, actor="hammer")).answer
+    except ConflictError as error:
+        answer = "returned" if "already returned" in str(error) else str(error)
+    return Told(message_id, kind, answer, due.timestamp() - asked, time.time() - asked)
+
+
+async def _until_unbound(desk: Desk) -> None:
+    async with asyncio.timeout(40):
+        while (row := await desk.books.one("active_diversions")) and row[0]:  # noqa: ASYNC110 - another task ends them
+            await asyncio.sleep(0.2)
+
+
+EXPECTED = {"cancelled": [], "returned": [1], "retried": [2]}
+"""The rounds in which an independent consumer must have seen it, by what the caller was told."""
+
+
+def _agree(told: Sequence[Told], witness: Witness) -> None:
+    seen = witness.rounds()
+    wrong = [(one, seen[one.message_id]) for one in told if EXPECTED.get(one.answer) != seen[one.message_id]]
+    assert wrong == []
+
+
+def _due(place: Place, ids: dict[str, str]) -> dict[str, tuple[str, datetime]]:
+    with psycopg.connect(place.dsn) as connection:
+        rows = connection.execute(
+            "select message_id, id::text, due_at from retry where message_id = any(%s) and due_at is not null",
+            [list(ids)],
+        )
+        return {row[0]: (row[1], row[2]) for row in rows}
+
+
+def _open(place: Place) -> int:
+    with psycopg.connect(place.dsn) as connection:
+        row = connection.execute("select count(*) from retry where state in ('claimed', 'scheduled')").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _books_balance(place: Place, topology: Topology) -> None:
+    with report(place.dsn) as books:
+        auditor = Auditor(books, Management(place.address), topology.broker_names, Rules(grace=timedelta(seconds=1)))
+        look = auditor.settled()
+        balance = auditor.balance()
+    assert (look.verdict.lost, balance.lost, balance.twice, balance.duplicates) == (0, 0, 0, 0)
+
+
+def _print(told: Sequence[Told], witness: Witness, place: Place) -> None:
+    early = min((seen.at_ms - seen.due_ms for seen in witness.seen), default=0)
+    for kind in ("cancel", "retry_now"):
+        mine = [one for one in told if one.kind == kind]
+        answers = Counter(one.answer for one in mine)
+        close = sum(abs(one.before_due) < 0.1 for one in mine)
+        took = sorted(one.took for one in mine)
+        sys.stdout.write(
+            f"\n{kind}: {len(mine)} asked ({close} within 100 ms of the due moment), told {dict(answers)}, "
+            f"all as seen; answers took p50 {took[len(took) // 2] * 1000:.0f} ms, most {took[-1] * 1000:.0f} ms"
+        )
+    sys.stdout.write(f"\ndeliveries {len(witness.seen)}, least drift {early} ms, broker {place.address}\n")
