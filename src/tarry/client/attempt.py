@@ -1,0 +1,86 @@
+"""What a delivery says about itself: which attempt it is, of how many, and until when there will be more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tarry.contract import headers as h
+from tarry.contract.identity import retry_id
+
+Headers = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One delivery of a message."""
+
+    queue: str
+    message_id: str | None = None
+    retry_id: str | None = None
+    """tarry's id of the message; None on its first delivery."""
+    round: int = 0
+    """Which pass through tarry brought it here; 0 on its first delivery."""
+    retry_count: int = 0
+    """Retries already spent; a rate-limited round spends none."""
+    max_retries: int | None = None
+    """Retries that it may spend in all; None on its first delivery."""
+    due: datetime | None = None
+    """When it was to come back."""
+    first_failed: datetime | None = None
+    deadline: datetime | None = None
+    """No retry comes later than this; None where its policy has no `max_age`."""
+
+    @property
+    def number(self) -> int:
+        """1 on the first delivery."""
+        return self.retry_count + 1
+
+    @property
+    def is_last(self) -> bool:
+        """Whether a failure now ends in review, unless it is a rate limit."""
+        return self.max_retries is not None and self.retry_count >= self.max_retries
+
+    @property
+    def key(self) -> str | None:
+        """The same for every delivery of this attempt, and for no other; None where the message has no id at all."""
+        found = self.retry_id or (retry_id(self.message_id, self.queue) if self.message_id else None)
+        return None if found is None else f"{found}:{self.round}"
+
+    @classmethod
+    def read(cls, headers: Headers | None, queue: str, message_id: str | None = None) -> Attempt:
+        """Never raises: what makes no sense counts as not said."""
+        if not headers or h.ID not in headers:
+            return cls(queue, message_id)
+        same_queue = headers.get(h.QUEUE) == queue
+        if not same_queue and h.VIA not in headers:
+            return cls(queue, message_id)  # forwarded from another queue: here it is a new message
+        return cls(
+            queue=queue,
+            message_id=message_id,
+            retry_id=_text(headers.get(h.ID)) if same_queue else None,
+            round=_count(headers.get(h.ROUND)) or 0,
+            retry_count=_count(headers.get(h.COUNT)) or 0,
+            max_retries=_count(headers.get(h.MOST)),
+            due=_moment(headers.get(h.DUE)),
+            first_failed=_moment(headers.get(h.SINCE)),
+            deadline=_moment(headers.get(h.DEADLINE)),
+        )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and value >= 0 else None
+
+
+def _moment(value: object) -> datetime | None:
+    ms = _count(value)
+    try:
+        return None if ms is None else datetime.fromtimestamp(ms / 1_000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,95 @@
+"""The retry request for a delivery that failed: the message as it was, with what is to be said of the failure.
+
+Both shells publish the very bytes that are made here: the libraries' own encoders shorten doubles and refuse some of
+the values that their decoders produce.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tarry.client.attempt import Attempt
+from tarry.client.failure import Failure, describe
+from tarry.client.options import Options
+from tarry.contract import headers as h
+from tarry.contract.encoding import table
+from tarry.contract.properties import Properties
+from tarry.contract.safety import in_frame, safe
+
+FRAME_MAX = 131_072
+"""What brokers and clients agree on unless told otherwise."""
+
+SHORT_REASON = 80
+"""Characters of a reason that headers near the limit leave room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A delivery, whichever library it came by."""
+
+    queue: str
+    exchange: str
+    routing_key: str
+    body: bytes
+    headers: Mapping[str, Any]
+    properties: Properties
+    """All but the headers."""
+    attempt: Attempt
+
+
+def request(incoming: Incoming, failure: Failure, frame_max: int = FRAME_MAX) -> Properties:
+    """The properties of the request; its body is the delivery's."""
+    made = safe(incoming.properties, table(_headers(incoming, failure)))
+    if in_frame(made, frame_max) or len(failure.error_reason) <= SHORT_REASON:
+        return made
+    return request(incoming, replace(failure, error_reason=failure.error_reason[: SHORT_REASON - 1] + "…"), frame_max)
+
+
+def _headers(incoming: Incoming, failure: Failure) -> dict[str, Any]:
+    """Of tarry's own all travel on: they say which round failed. What was said of an earlier failure does not."""
+    said = {
+        h.ORIGINAL_QUEUE: incoming.queue,
+        h.ORIGINAL_EXCHANGE: incoming.exchange,
+        h.ORIGINAL_KEY: incoming.routing_key or incoming.queue,
+        h.RETRY_COUNT: incoming.attempt.retry_count,
+        h.ERROR_TYPE: failure.error_type,
+        h.ERROR_REASON: failure.error_reason,
+        h.ERROR_CLASS: failure.verdict.error_class,
+        h.RETRY_AFTER: failure.verdict.retry_after_ms,
+    }
+    kept = {name: value for name, value in incoming.headers.items() if not _is_stale(name)}
+    return kept | {name: value for name, value in said.items() if value is not None}
+
+
+def _is_stale(name: str) -> bool:
+    return name in _STALE or name.startswith(h.BROKERS_OWN_PREFIXES)
+
+
+_STALE = h.OF_THIS_FAILURE | h.BROKERS_OWN | {h.ORIGINAL_QUEUE, h.ORIGINAL_EXCHANGE, h.ORIGINAL_KEY}
+
+
+def retry_request(
+    queue: str,
+    error: BaseException,
+    *,
+    message_id: str | None = None,
+    headers: Mapping[str, Any] | None = None,
+    exchange: str = "",
+    routing_key: str = "",
+    content_type: str | None = None,
+    options: Options | None = None,
+) -> Properties:
+    """For frameworks that hide the delivery: the properties of a request, with what they do show.
+
+    Publish it to `retry.intake` with the message's body, mandatory and confirmed, by pika or by whatever takes encoded
+    properties. Without tarry's headers among `headers` the message id is what its attempts are counted by.
+    """
+    chosen = options or Options()
+    raw_id, raw_type = (text.encode() if text else None for text in (message_id, content_type))
+    about = Properties(message_id=raw_id, content_type=raw_type)
+    attempt = Attempt.read(headers, queue, message_id)
+    incoming = Incoming(queue, exchange, routing_key, b"", headers or {}, about, attempt)
+    return request(incoming, describe(error, chosen, time.time_ns() // 1_000_000))

@@ -1,0 +1,45 @@
+"""The one decision of a shell: what to do with a delivery whose handler raised."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from tarry.client.failure import describe
+from tarry.client.options import Options
+from tarry.client.request import Incoming, request
+from tarry.contract.properties import Properties
+
+log = logging.getLogger("tarry.client")
+
+
+def answer(incoming: Incoming, error: BaseException, options: Options) -> Properties | None:
+    """The request to publish; None where a bare reject is all there is to say."""
+    now_ms = time.time_ns() // 1_000_000
+    failure = describe(error, options, now_ms)
+    attempt, verdict = incoming.attempt, failure.verdict
+    log.warning(
+        "attempt %d at message %s of queue %s failed: %s: %s",
+        *(attempt.number, attempt.message_id, incoming.queue, failure.error_type, failure.error_reason),
+        exc_info=error if verdict.is_plain else None,
+        extra={"fingerprint": failure.fingerprint, "retry_id": attempt.retry_id, "error_class": verdict.error_class},
+    )
+    if options.plain == "reject" and verdict.is_plain:
+        return None
+    return request(incoming, failure)
+
+
+def requeued(incoming: Incoming, why: object) -> None:
+    log.error(
+        "the retry request for message %s of queue %s could not be published, so it goes back into the queue: %s",
+        *(incoming.attempt.message_id, incoming.queue, why),
+    )
+
+
+def unsettled(queue: str, why: object) -> None:
+    """Nothing is lost by it: the broker has it still, and delivers it again."""
+    log.warning("the connection went before a message of queue %s was settled; it will come again: %s", queue, why)
+
+
+def unreported(why: object) -> None:
+    log.warning("some successes could not be reported to tarry's audit: %s", why)
