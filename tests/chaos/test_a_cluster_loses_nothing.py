@@ -1,0 +1,25 @@
+"""The short form of what can happen to a cluster of three, all in one scene."""
+
+from __future__ import annotations
+
+import pytest
+
+from tarry.errors import NoBrokerError
+from tests.chaos.conftest import SEED, SHORT, assert_proven, at_length
+from tests.chaos.faults.cluster import DestinationWithoutQuorum, NetworkCut, NodesKilled, RollingRestart
+from tests.chaos.run import Run
+from tests.chaos.stage import stage
+from tests.harness.wanted import missing
+
+FAULTS = (NetworkCut, DestinationWithoutQuorum, NodesKilled, RollingRestart)
+
+
+@at_length
+@pytest.mark.xdist_group("chaos-cluster")  # beside the others, not after them
+@pytest.mark.timeout(400)
+def test_nodes_may_die_be_cut_off_and_be_restarted() -> None:
+    try:
+        with stage("cluster") as made:
+            assert_proven(Run(made, [fault(short=True) for fault in FAULTS], SHORT, SEED).verdict())
+    except NoBrokerError as problem:
+        missing(str(problem), "4.3")
