@@ -11,6 +11,7 @@ RUN sed -n '/^uv==/,/[^\\]$/p' requirements.lock > uv.lock \
     && pip install --require-hashes --requirement uv.lock \
     && uv venv /opt/tarry \
     && uv pip install --python /opt/tarry --require-hashes --constraint requirements.lock --requirement pyproject.toml \
+       --extra server \
     && uv pip install --system --require-hashes --constraint requirements.lock \
        "$(sed -n 's/^\(hatchling==[^ ]*\).*/\1/p' requirements.lock)"
 

@@ -4,12 +4,18 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
-JOBS   ?= 2
+JOBS   ?= 3
 BROKER ?=
 ARGS   ?=
+PROOFS := $(wildcard tests/acceptance/test_audit_*.py) \
+  tests/integration/control/test_what_the_caller_was_told_is_what_a_consumer_saw.py \
+  tests/integration/control/test_a_pause_outlives_everything.py \
+  tests/integration/review/test_review_redrives_a_crowd_beside_another_consumer.py \
+  tests/integration/api/test_schemathesis_finds_nothing.py \
+  tests/integration/client/test_cut_at_every_step_nothing_is_lost.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-fast check format lock generate bench-router clean
+.PHONY: help demo up test prove test-fast test-cuts check format lock generate chaos chaos-short bench-router bench-client clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS="$$(printf '\t')" read -r name text; \
@@ -31,6 +37,14 @@ test: $(READY) ## Run all tests, with coverage (BROKER=all for both series)
 test-fast: $(READY) ## Run the unit tests only: no broker, no Postgres
 	@$(PYTEST) tests/unit -n $(JOBS) $(ARGS)
 
+prove: $(READY) ## Run the proofs at their full size, on one series; half an hour each
+	@BROKER=$(BROKER) TARRY_AUDIT_CROWD=20000 TARRY_AUDIT_AWAY=30 TARRY_AUDIT_RATE=1000 TARRY_AUDIT_LOST=5000 \
+	  TARRY_HAMMER=1000 TARRY_PAUSED=5000 TARRY_REVIEW_CROWD=50000 TARRY_SCHEMATHESIS=200 CLIENT_CUTS=500 \
+	  $(PYTEST) -n 0 -s -v $(or $(ARGS),$(PROOFS))
+
+test-cuts: $(READY) ## Cut each client's connection 500 times at every step of a failure, and count
+	@BROKER=$(BROKER) CLIENT_CUTS=500 $(PYTEST) tests/integration/client/test_cut_at_every_step_nothing_is_lost.py $(ARGS)
+
 check: $(READY) ## Lint, types, import layers, and that generated files are fresh
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -46,10 +60,20 @@ generate: $(READY) ## Write the generated files anew: definitions, schema, contr
 
 lock: $(READY) ## Pin the newest allowed versions in requirements.lock
 	@$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  --no-emit-index-url --no-emit-find-links --extra embedded --group dev pyproject.toml -o requirements.lock
+	  --no-emit-index-url --no-emit-find-links --extra server --extra embedded --group dev pyproject.toml -o requirements.lock
+
+chaos: $(READY) ## Break everything under load, on every broker, and prove that nothing is lost (an hour; docs/reliability.md)
+	@mkdir -p .tarry
+	@$(BIN)/python -m tests.chaos --json .tarry/chaos.json $(if $(ARGS),$(ARGS),--page docs/reliability.md)
+
+chaos-short: $(READY) ## The short form of every fault, a quarter of an hour
+	@BROKER=$(BROKER) TARRY_CHAOS=1 $(PYTEST) -n 0 -v tests/chaos $(ARGS)
 
 bench-router: $(READY) ## Measure the router against raw publishing and against the same loop on aio-pika
 	@$(BIN)/python -m benchmarks.router $(ARGS)
+
+bench-client: $(READY) ## Measure what the client adds to a bare consumer
+	@$(BIN)/python -m benchmarks.client $(ARGS)
 
 clean: ## Remove the virtual environment, caches and kept data
 	rm -rf $(VENV) .tarry .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* htmlcov build dist

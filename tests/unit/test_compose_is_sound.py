@@ -105,7 +105,12 @@ def test_the_example_of_the_settings_names_every_password_and_gives_none() -> No
     lines = [line for line in (ROOT / ".env.example").read_text().splitlines() if line and not line.startswith("#")]
     assert sorted(lines) == sorted(f"{name}=" for name in PASSWORDS)
     wanted = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text()))
-    assert wanted == set(PASSWORDS)
+    assert wanted == set(PASSWORDS) | {"HTTP_API", "API_TOKENS"}
+
+
+def test_the_api_is_off_unless_it_is_turned_on_with_tokens(services: dict[str, Any]) -> None:
+    environment = services["tarry"]["environment"]
+    assert (environment["HTTP_HOST"], environment["HTTP_API"], environment["API_TOKENS"]) == ("0.0.0.0", "off", "")  # noqa: S104
 
 
 def test_the_image_runs_as_nobody_in_particular_from_hashed_packages() -> None:
