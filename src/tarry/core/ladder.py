@@ -1,7 +1,7 @@
 """From a delay to the tiers a message waits in.
 
 A delay is an exact policy tier where there is one, plus a number of granules (125 ms) in octal for what is left. Each
-digit is one wait in the ladder; a zero costs nothing. Rounding goes up: a message is never early. A delay that the
+digit is one wait in the ladder; zeros are skipped, however many. Rounding goes up: a message is never early. A delay that the
 ladder cannot hold is an error, never a wrong key.
 """
 
@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tarry.core.durations import format_duration, humanise
-from tarry.core.names import ENTER_LADDER, Names, digit_key, enter_key
+from tarry.core.names import ENTER_LADDER, Names, digit_key, enter_key, skip_key
 from tarry.errors import DelayTooLongError
 
 JITTER_HOPS = 2
@@ -79,9 +79,14 @@ class Itinerary(NamedTuple):
     @property
     def keys(self) -> tuple[str, ...]:
         """The routing keys of the way out; the broker keeps them and no consumer sees them."""
-        enter = ENTER_LADDER if self.tier_ms is None else enter_key(self.tier_ms)
-        top = len(self.digits) - 1
-        return (enter, *(digit_key(top - place, digit) for place, digit in enumerate(self.digits)))
+        keys = [ENTER_LADDER if self.tier_ms is None else enter_key(self.tier_ms)]
+        top = at = len(self.digits) - 1
+        for level, digit in ((top - place, digit) for place, digit in enumerate(self.digits) if digit):
+            if level < at:
+                keys.append(skip_key(at, level))
+            keys.append(digit_key(level, digit))
+            at = level - 1
+        return (*keys, skip_key(at, None)) if at >= 0 else tuple(keys)
 
     @property
     def hops(self) -> int:

@@ -36,6 +36,11 @@ def digit_key(level: int, digit: int) -> str:
     return f"~{level}:{digit}"
 
 
+def skip_key(level: int, to: int | None) -> str:
+    """The key that leads from one level of the ladder past those below it where a message does not wait; None: out."""
+    return f"~{level}>{'end' if to is None else to}"
+
+
 def id_key(retry_id: str, round_: int) -> str:
     """The key that a cancel binds."""
     return f"~id:{retry_id}:{round_}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tarry.core.ladder import Ladder
-from tarry.core.names import ENTER_LADDER, Destination, Names, digit_key, enter_key
+from tarry.core.names import ENTER_LADDER, Destination, Names, digit_key, enter_key, skip_key
 from tarry.topology.model import Topology
 from tarry.topology.objects import Arguments, Binding, Blueprint, Exchange, Queue
 
@@ -149,7 +149,9 @@ def _ladder_bindings(names: Names, ladder: Ladder) -> Iterator[Binding]:
     for level, digit in _digits(ladder):
         yield Binding(names.ladder(level), digit_key(level, digit), names.ladder_tier(level, ladder.ttl(level, digit)))
     for level in range(ladder.levels):
-        yield Binding(names.ladder(level), digit_key(level, 0), _next_step(names, level), "exchange")
+        yield Binding(names.ladder(level), skip_key(level, None), names.cancelled_gate, "exchange")
+        for lower in range(level):
+            yield Binding(names.ladder(level), skip_key(level, lower), names.ladder(lower), "exchange")
 
 
 def _digits(ladder: Ladder) -> Iterator[tuple[int, int]]:

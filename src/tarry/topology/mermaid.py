@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tarry.core.names import digit_key
+from tarry.core.names import skip_key
 from tarry.topology.model import Topology
 from tarry.topology.steps import Step, steps
 
@@ -39,8 +39,8 @@ def _arrows(way: list[Step]) -> Iterator[str]:
             yield f'q{place} -. "expires" .-> e{place + 1}'
         if step.otherwise and place < last:
             yield f'e{place} -- "{_text(step.otherwise)}" --> e{place + 1}'
-        if step.otherwise == digit_key(0, 0):
-            yield f'e{place} -. "no digit, at any level" .-> e{last}'
+        if step.otherwise == skip_key(0, None):
+            yield f'e{place} -. "no key, at any level" .-> e{last}'
 
 
 def _label(step: Step) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from tarry.core.durations import format_duration, humanise
 from tarry.core.ladder import Ladder
-from tarry.core.names import digit_key, enter_key
+from tarry.core.names import digit_key, enter_key, skip_key
 from tarry.topology.model import Topology
 
 After = Literal["onward", "stays", "copy", "home", "router"]
@@ -89,14 +89,14 @@ def _level(topology: Topology, level: int) -> Step:
         f"{names.prefix}ladder.{level}.<wait>",
         _span(humanise(waits[0]), humanise(waits[-1])),
         "onward",
-        digit_key(level, 0),
+        _span(skip_key(level, level - 1 if level else None), skip_key(level, None)),
         _level_meaning(ladder, level, names.unroutable),
         tuple(names.ladder_tier(level, wait) for wait in waits),
     )
 
 
 def _level_meaning(ladder: Ladder, level: int, unroutable: str) -> str:
-    return f"what no tier covers, in steps of {humanise(ladder.ttl(level, 1))}; no digit: {unroutable}"
+    return f"what no tier covers, in steps of {humanise(ladder.ttl(level, 1))}; neither digit nor skip: {unroutable}"
 
 
 def _home(topology: Topology) -> list[Step]:

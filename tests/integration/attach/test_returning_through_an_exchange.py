@@ -11,7 +11,7 @@ from tests.harness.waiting import wait_for
 from tests.integration.attach.world import World
 
 VIA = Destination("exchange", "app.events").key
-OUR_KEYS = [VIA, "~6:0", "~id:00000000:1"]
+OUR_KEYS = [VIA, "~6>end", "~id:00000000:1"]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def test_apply_then_verify_is_clean_and_apply_again_changes_nothing(vhost: Vhost
     fresh = Installation(vhost, load(shipped()))
 
     assert command(fresh, "plan").exit_code == 2
-    assert "Declared 198" in command(fresh, "apply").stdout
+    assert "Declared 219" in command(fresh, "apply").stdout
     assert command(fresh, "verify").exit_code == 0
     assert "Nothing to declare" in command(fresh, "apply").stdout
     assert command(fresh, "plan").exit_code == 0

@@ -11,7 +11,7 @@ from tarry.core.ladder import Ladder
 from tarry.core.names import Names
 
 RULES = Rulebook((), Ladder(125, 8, 4), frozenset({8_000}))
-OLD_WAY = ("~in:8s", "~3:0", "~2:0", "~1:0", "~0:3", "~id:6f1c:2", "~to:orders")
+OLD_WAY = ("~in:8s", "~3>0", "~0:3", "~id:6f1c:2", "~to:orders")
 USERS = entry("a", "b") + b"\x01fd" + b"\x3f\xf8\x00\x00\x00\x00\x00\x00"
 
 
@@ -28,11 +28,11 @@ def keys(headers: bytes | None) -> list[str | None]:
 @pytest.mark.parametrize(
     ("left_ms", "way", "tier", "delay_ms"),
     [
-        (8_000, ["~in:8s", "~3:0", "~2:0", "~1:0", "~0:0"], "retry.delay.8s", 8_000),
-        (7_999, ["~in:ladder", "~3:0", "~2:1", "~1:0", "~0:0"], "retry.ladder.2.8s", 8_000),
-        (1_001, ["~in:ladder", "~3:0", "~2:0", "~1:1", "~0:1"], "retry.ladder.1.1s", 1_125),
-        (0, ["~in:ladder", "~3:0", "~2:0", "~1:0", "~0:0"], "retry.relay", 0),
-        (-5_000, ["~in:ladder", "~3:0", "~2:0", "~1:0", "~0:0"], "retry.relay", 0),
+        (8_000, ["~in:8s", "~3>end"], "retry.delay.8s", 8_000),
+        (7_999, ["~in:ladder", "~3>2", "~2:1", "~1>end"], "retry.ladder.2.8s", 8_000),
+        (1_001, ["~in:ladder", "~3>1", "~1:1", "~0:1"], "retry.ladder.1.1s", 1_125),
+        (0, ["~in:ladder", "~3>end"], "retry.relay", 0),
+        (-5_000, ["~in:ladder", "~3>end"], "retry.relay", 0),
     ],
 )
 def test_the_way_is_for_what_is_left_and_never_shorter(left_ms: int, way: list[str], tier: str, delay_ms: int) -> None:

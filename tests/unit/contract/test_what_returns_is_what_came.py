@@ -49,7 +49,7 @@ def sent_back(delivery: Delivery, destination: Destination = HOME, round_: int =
 
 def ours(exchange: str = "", key: str = "orders", since: int = NOW, round_: int = 1) -> bytes:
     """The headers that tarry adds, written out."""
-    way = ["~in:8s", "~6:0", "~5:0", "~4:0", "~3:0", "~2:0", "~1:0", "~0:3", f"~id:{RETRY_ID}:{round_}", "~to:orders"]
+    way = ["~in:8s", "~6>0", "~0:3", f"~id:{RETRY_ID}:{round_}", "~to:orders"]
     said = headers(
         {
             "tarry-id": RETRY_ID,

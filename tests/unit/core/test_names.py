@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tarry.core.names import Destination, Names, digit_key, enter_key, id_key
+from tarry.core.names import Destination, Names, digit_key, enter_key, id_key, skip_key
 
 
 def test_every_name_starts_with_the_prefix() -> None:
@@ -19,6 +19,8 @@ def test_every_name_starts_with_the_prefix() -> None:
     [
         (enter_key(60_000), "~in:1m"),
         (digit_key(0, 3), "~0:3"),
+        (skip_key(6, 2), "~6>2"),
+        (skip_key(6, None), "~6>end"),
         (id_key("24e9476b-f4f5-5044-8227-4c112216f4bc", 2), "~id:24e9476b-f4f5-5044-8227-4c112216f4bc:2"),
         (Destination("queue", "orders.new").key, "~to:orders.new"),
         (Destination("exchange", "events.50%").key, "~via:events%2E50%25"),

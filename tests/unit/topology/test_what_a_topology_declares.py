@@ -77,9 +77,16 @@ def test_delivery_opens_before_the_tap_so_that_no_message_ends_in_the_proof_of_i
     assert from_arrive == ["retry.deliver", "retry.audit"]
 
 
-def test_each_level_passes_a_zero_straight_on() -> None:
-    assert Binding("retry.ladder.3", "~3:0", "retry.ladder.2", "exchange") in SMALL.bindings
-    assert Binding("retry.ladder.0", "~0:0", "retry.gate.cancelled", "exchange") in SMALL.bindings
+def test_each_level_leads_straight_to_every_lower_one_and_out() -> None:
+    ways = [one for one in SMALL.bindings if one.source == "retry.ladder.3" and one.destination_type == "exchange"]
+
+    assert ways == [
+        Binding("retry.ladder.3", "~3>end", "retry.gate.cancelled", "exchange"),
+        Binding("retry.ladder.3", "~3>0", "retry.ladder.0", "exchange"),
+        Binding("retry.ladder.3", "~3>1", "retry.ladder.1", "exchange"),
+        Binding("retry.ladder.3", "~3>2", "retry.ladder.2", "exchange"),
+    ]
+    assert Binding("retry.ladder.0", "~0>end", "retry.gate.cancelled", "exchange") in SMALL.bindings
 
 
 def test_a_destination_has_a_relay_and_a_way_home() -> None:
