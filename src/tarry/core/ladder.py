@@ -1,8 +1,8 @@
 """From a delay to the tiers a message waits in.
 
 A delay is an exact policy tier where there is one, plus a number of granules (125 ms) in octal for what is left. Each
-digit is one wait in the ladder; zeros are skipped, however many. Rounding goes up: a message is never early. A delay that the
-ladder cannot hold is an error, never a wrong key.
+digit is one wait in the ladder; zeros are skipped, however many. Rounding goes up: a message is never early. A delay
+that the ladder cannot hold is an error, never a wrong key.
 """
 
 from __future__ import annotations

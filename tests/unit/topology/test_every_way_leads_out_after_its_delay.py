@@ -1,4 +1,4 @@
-"""Keys and bindings are written apart and must agree: walked here as the broker walks them, for any ladder and delay."""
+"""Keys and bindings are written apart and must agree: walked here as the broker does it, for any ladder and delay."""
 
 from __future__ import annotations
 
