@@ -14,11 +14,14 @@ select set_config('statement_timeout', '4s', false),
 -- over after the lease, or when its request is delivered again. That may also be a second request, for what another
 -- router is moving right now: so for a moment after the claim, and while its row is not committed, the answer is to
 -- ask again.
+-- It does not wait for the disk: a claim that a crash of Postgres takes with it was never acted on as far as the books
+-- know, and its record, which does wait, makes the row anew.
 with request as (
-    select *
+    select r.*
       from unnest(%(ids)b::uuid[], %(rounds)b::int[], %(knows_round)b::bool[], %(redelivered)b::bool[], %(counts)b::int[],
                   %(queues)b::text[], %(message_ids)b::text[], %(since_ms)b::bigint[])
-           as r (id, round, knows_round, redelivered, retry_count, queue, message_id, since_ms)
+           as r (id, round, knows_round, redelivered, retry_count, queue, message_id, since_ms),
+           set_config('synchronous_commit', 'off', true)
 ),
 known as (
     -- Locked in one order, so that two routers with the same ids wait for each other instead of ending in a deadlock.
