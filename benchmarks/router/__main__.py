@@ -41,9 +41,9 @@ GROWTH = 1.1
 class Sizes:
     """How much of each; the quick ones are for a first look and prove nothing about memory."""
 
-    rounds: int = 3
+    rounds: int = 5
     router: int = 30_000
-    raw: int = 30_000
+    raw: int = 60_000
     aio: int = 8_000
     memory: int = 200_000
     steady_s: float = 60

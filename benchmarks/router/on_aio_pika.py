@@ -24,7 +24,7 @@ from tarry.core.names import Destination, id_key
 from tarry.core.states import State
 from tarry.settings import load_settings
 
-BATCH, IN_FLIGHT, LINGER = 500, 3, 0.004
+BATCH, IN_FLIGHT, LINGER = 500, 4, 0.004
 
 
 class AioRouter:

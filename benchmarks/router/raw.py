@@ -15,7 +15,7 @@ import uvloop
 from pika.adapters.asyncio_connection import AsyncioConnection
 
 QUEUE = "bench.raw"
-WINDOW = 1_500
+WINDOW = 2_000
 """Unconfirmed at a time: as many as the router has in flight."""
 
 BODY = bytes(512)

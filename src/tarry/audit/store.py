@@ -52,7 +52,7 @@ class Store:
         actor: str,
         *,
         patience: float = 2.0,
-        connections: int = 4,
+        connections: int = 6,
         largest_payload: int = LARGEST_PAYLOAD,
     ) -> None:
         self._actor = actor

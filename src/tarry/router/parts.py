@@ -44,7 +44,7 @@ log = structlog.get_logger()
 LOOK_AGAIN = 2.0
 """Seconds between looks at a Postgres that was not there at the start."""
 
-IN_FLIGHT = 3
+IN_FLIGHT = 4
 """Batches of requests at once: the next is being claimed while the last is being confirmed."""
 
 
