@@ -15,7 +15,7 @@ def wait_done(api: Installation, job: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = api.get(f"/review/jobs/{job['id']}")
         return found if found["state"] == "done" else None
 
-    found = wait_for(done, deadline=30, what="the service to work it off")
+    found = wait_for(done, what="the service to work it off")
     assert found is not None
     return found
 
