@@ -7,11 +7,15 @@ import os
 import subprocess
 from collections.abc import Callable
 
+import pytest
+
 from tests.harness.proxy import Proxy
 from tests.harness.spaces import with_port
 from tests.harness.waiting import wait_for
 from tests.integration.api.calling import Installation
 from tests.integration.router.serving import TARRY, routers
+
+pytestmark = pytest.mark.one_series
 
 
 def test_everything_is_allowed_as_local(local: Installation) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.integration.api.calling import OPERATE, Installation
 
+pytestmark = pytest.mark.one_series
+
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 CALLS = [line for block in BLOCKS for line in block.replace("\\\n  ", "").splitlines() if line.startswith("curl ")]

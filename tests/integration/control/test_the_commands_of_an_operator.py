@@ -17,6 +17,8 @@ from tests.harness.spaces import SharedBroker
 from tests.harness.waiting import wait_for
 from tests.integration.api.calling import OPERATE, TOKENS, Installation, installation
 
+pytestmark = pytest.mark.one_series
+
 
 @dataclass
 class Terminal:

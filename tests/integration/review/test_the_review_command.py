@@ -20,6 +20,8 @@ from tests.integration.api.calling import Installation
 from tests.integration.review.reviewing import REVIEW, in_review, send_to_review
 from tests.integration.router.serving import Place
 
+pytestmark = pytest.mark.one_series
+
 Review = Callable[..., tuple[int, str]]
 
 
