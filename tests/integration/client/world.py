@@ -18,9 +18,19 @@ from tarry.topology.load import load
 from tests.harness.amqp import let_go
 from tests.harness.spaces import Vhost
 from tests.harness.waiting import wait_for
-from tests.integration.router.serving import POLICIES, QUORUM
+from tests.integration.router.serving import QUORUM
 
 QUEUE = "orders"
+SMALL = """
+[ladder]
+levels = 1
+
+[[policy]]
+name = "default"
+schedule = ["1s"]
+max_retries = 3
+"""
+"""Nothing here comes as far as a tier, and every tier is a queue to declare and to delete for each test."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(exist_ok=True)
-        (self.folder / "tarry.toml").write_text(POLICIES, encoding="utf-8")
+        (self.folder / "tarry.toml").write_text(SMALL, encoding="utf-8")
         apply(load(self.folder), Address.parse(self.url, management_url=self.vhost.management_url))
         self.connection = pika.BlockingConnection(pika.URLParameters(self.url))
         self.channel = self.connection.channel()

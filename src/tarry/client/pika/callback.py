@@ -34,6 +34,7 @@ class CallbackRetries(Shell):
         """Reports what is left, and closes its channels; the connection stays.
 
         `then` is called when all of it is said, and what was at work in threads is settled: close the connection there.
+        If the connection goes before, it is not called.
         """
         self._closing = True
         self._settle_handled()
@@ -44,7 +45,7 @@ class CallbackRetries(Shell):
         self._requests.close()
         if self._reports is not None and self._reports.is_open:
             self._reports.close()
-        if then is not None:
+        if then is not None and self._connection.is_open:
             then()
 
     def flush(self) -> None:
