@@ -32,7 +32,7 @@ up: $(READY) ## Run the service on a private broker and Postgres until interrupt
 	@BROKER=$(BROKER) $(BIN)/tarry up $(ARGS)
 
 test: $(READY) ## Run all tests, with coverage (BROKER=all for both series)
-	@BROKER=$(BROKER) $(PYTEST) -n $(JOBS) --dist loadgroup --cov --cov-report=term $(ARGS)
+	@BROKER=$(BROKER) $(PYTEST) -n $(JOBS) --dist loadscope --cov --cov-report=term $(ARGS)
 
 test-fast: $(READY) ## Run the unit tests only: no broker, no Postgres
 	@$(PYTEST) tests/unit -n $(JOBS) $(ARGS)

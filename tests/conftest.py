@@ -2,7 +2,7 @@
 
 `broker` the run's broker · `vhost` a fresh vhost on it · `database` a fresh, migrated database · `proxy` a TCP proxy
 that can misbehave · `private_broker`, `private_postgres`, `cluster` services of the test's own, to kill and restart.
-BROKER=3.10|4.3|all|any says which brokers every test of a broker runs on.
+BROKER=3.10|4.3|all|any says which brokers every test of a broker runs on; those marked `one_series` take the first.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 from tarry import embedded
 from tarry.errors import NoBrokerError
 from tests.harness.proxy import Proxy
+from tests.harness.scheduling import Scheduling
 from tests.harness.services import MissingBrokerError, RemoteServices, RunServices, ServiceDesk, Services
 from tests.harness.spaces import (
     Database,
@@ -40,6 +41,11 @@ service_desk = pytest.StashKey[ServiceDesk]()
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.stash[run_services] = RunServices()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -71,7 +77,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     own = any("series" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
     if "series" in metafunc.fixturenames and not own and (chosen := wanted_series()) != [None]:
-        metafunc.parametrize("series", chosen, scope="session")
+        once = metafunc.definition.get_closest_marker("one_series")
+        metafunc.parametrize("series", chosen[:1] if once else chosen, scope="session")
 
 
 @pytest.fixture(scope="session")

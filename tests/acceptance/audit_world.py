@@ -29,6 +29,7 @@ from tarry.contract.encoding import table
 from tarry.contract.properties import Properties
 from tarry.topology.apply import apply
 from tarry.topology.load import load
+from tests.harness.amqp import open_connection
 from tests.harness.waiting import wait_for
 
 FILES = """
@@ -112,12 +113,8 @@ class World:
 
     @contextmanager
     def channel(self) -> Iterator[BlockingChannel]:
-        connection = pika.BlockingConnection(pika.URLParameters(self.amqp_url))
-        try:
+        with open_connection(self.amqp_url) as connection:
             yield connection.channel()
-        finally:
-            if connection.is_open:
-                connection.close()
 
     def declare(self, queue: str) -> str:
         with self.channel() as channel:

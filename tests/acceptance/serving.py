@@ -136,7 +136,7 @@ class Stage:
 
     @cached_property
     def port(self) -> int:
-        started = wait_for(lambda: self.actions("started"), deadline=30, what="the service to say where it listens")
+        started = wait_for(lambda: self.actions("started"), what="the service to say where it listens")
         return int(started[0]["http"].rpartition(":")[2])
 
     def metric(self, name: str) -> float:

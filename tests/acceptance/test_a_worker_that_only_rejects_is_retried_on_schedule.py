@@ -180,7 +180,7 @@ def test_rejects_come_back_on_schedule_and_end_in_review(
         running(worker_command(tmp_path), settings) as worker,
         pika.BlockingConnection(pika.URLParameters(vhost.amqp_url)) as connection,
     ):
-        wait_for(lambda: consumers(vhost, "orders"), deadline=20, what="the worker to consume")
+        wait_for(lambda: consumers(vhost, "orders"), what="the worker to consume")
         tarry("attach", "orders")
         channel = connection.channel()
         channel.exchange_declare("shop", "topic", durable=True)

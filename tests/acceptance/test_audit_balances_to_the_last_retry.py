@@ -42,7 +42,7 @@ def test_a_crowd_is_accounted_for_to_the_last_one(world: World) -> None:
             what="the tap to have seen them all",
         )
     reviews = CROWD // 4
-    wait_for(lambda: world.depth("manual-review.pending") == reviews, deadline=20, what=f"{reviews} in review")
+    wait_for(lambda: world.depth("manual-review.pending") == reviews, what=f"{reviews} in review")
     code, answer = world.command("audit", "verify")
     balance = answer["balance"]
     assert (code, answer["missing"], answer["shortages"]) == (0, [], [])
@@ -72,10 +72,10 @@ def test_requests_sent_twice_to_two_routers_make_one_retry_each_round(world: Wor
         wait_for(lambda: worker.total >= 600, deadline=60, what="two returns each")
         wait_for(
             lambda: world.number("select count(*) from transition where state = 'duplicate'") == 600,
-            deadline=20,
+            deadline=30,
             what="each second request to be known",
         )
-        wait_for(lambda: world.verify() == (0, [], []), deadline=20, what="the books to balance")
+        wait_for(lambda: world.verify() == (0, [], []), what="the books to balance")
     assert worker.seen == dict.fromkeys(ids, 2)
     assert world.number("select count(*) from transition where state = 'scheduled'") == 600
 

@@ -13,7 +13,7 @@ def test_the_only_one_in_its_tier_is_named_at_once(world: World) -> None:
     assert world.verify() == (0, [], [])
 
     assert world.take("retry.delay.1h") == "m1"
-    wait_for(lambda: world.verify() == (1, ["m1"], []), deadline=30, what="m1 to be missed")
+    wait_for(lambda: world.verify() == (1, ["m1"], []), what="m1 to be missed")
 
     quick = ("--settle", "500ms", "--patience", "1s")
     code, shown = world.audit("recover", *quick)
@@ -37,11 +37,11 @@ def test_one_of_many_is_counted_at_once_and_named_when_it_is_overdue(world: Worl
     lost = world.take("retry.delay.6s")
 
     with Worker(world, queue) as worker:
-        wait_for(lambda: worker.total == 19, deadline=30, what="the others to return")
-        wait_for(lambda: world.verify() == (1, [lost], []), deadline=30, what=f"{lost} to be missed")
+        wait_for(lambda: worker.total == 19, what="the others to return")
+        wait_for(lambda: world.verify() == (1, [lost], []), what=f"{lost} to be missed")
         code, done = world.audit("recover", "--yes", "--grace", "2s", "--patience", "1s")
         assert (code, done["sent"]) == (0, 1)
-        wait_for(lambda: worker.total == 20, deadline=20, what=f"{lost} to return after all")
-        wait_for(lambda: world.verify() == (0, [], []), deadline=20, what="the books to balance")
+        wait_for(lambda: worker.total == 20, what=f"{lost} to return after all")
+        wait_for(lambda: world.verify() == (0, [], []), what="the books to balance")
     assert worker.seen == dict.fromkeys(ids, 1)
     assert min(worker.drifts) >= 0

@@ -40,7 +40,7 @@ def test_while_postgres_is_away_nothing_is_late_and_afterwards_the_books_are_com
         asking = threading.Thread(target=ask_all, args=(world, queue, ids), kwargs={"rate": RATE})
         with Worker(world, queue) as worker:
             asking.start()
-            wait_for(lambda: worker.total > RATE, deadline=30, what="the first second's returns")
+            wait_for(lambda: worker.total > RATE, what="the first second's returns")
             before = worker.total
             postgres.stop()
             wait_for(
@@ -56,7 +56,7 @@ def test_while_postgres_is_away_nothing_is_late_and_afterwards_the_books_are_com
             deadline=60 + AWAY,
             what="the tap to catch up",
         )
-        wait_for(lambda: world.verify() == (0, [], []), deadline=30, what="the books to balance")
+        wait_for(lambda: world.verify() == (0, [], []), what="the books to balance")
         assert world.number("select count(*) from retry where state = 'returned' and body is not null") == len(ids)
         spooled = "select count(*) from (select from transition where state = 'scheduled' group by retry_id) as rounds"
         assert world.number(spooled) == len(ids)
@@ -96,7 +96,7 @@ def test_what_a_broker_loses_with_its_data_comes_back_from_the_books(
         assert worker.seen == dict.fromkeys(ids, 1)
         assert min(worker.drifts) >= 0
         assert world.number("select count(*) from transition where state = 'recovered'") == LOST
-        wait_for(lambda: world.verify() == (0, [], []), deadline=30, what="the books to balance")
+        wait_for(lambda: world.verify() == (0, [], []), what="the books to balance")
 
 
 def _recover_the_rest(world: World) -> bool:

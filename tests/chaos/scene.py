@@ -25,6 +25,7 @@ from tarry.topology.apply import apply
 from tarry.topology.load import load
 from tests.chaos.load.plan import ASKS, MAX_RETRIES, REJECTS, SCHEDULE_MS
 from tests.chaos.stage import Stage
+from tests.harness.amqp import open_connection
 from tests.harness.proxy import Proxy
 from tests.harness.spaces import Vhost, address_of, drop_vhost, with_port
 from tests.harness.waiting import wait_for
@@ -112,12 +113,8 @@ class Scene:
 
     @contextlib.contextmanager
     def channel(self) -> Iterator[BlockingChannel]:
-        connection = pika.BlockingConnection(pika.URLParameters(self.vhost.amqp_url))
-        try:
+        with open_connection(self.vhost.amqp_url) as connection:
             yield connection.channel()
-        finally:
-            if connection.is_open:
-                connection.close()
 
     def wire(self, to: str) -> Proxy:
         """The router's own way to the broker or to Postgres, to be cut; routers started from now on take it."""

@@ -15,7 +15,6 @@ FAULTS = (NetworkCut, DestinationWithoutQuorum, NodesKilled, RollingRestart)
 
 
 @at_length
-@pytest.mark.xdist_group("chaos-cluster")  # beside the others, not after them
 @pytest.mark.timeout(400)
 def test_nodes_may_die_be_cut_off_and_be_restarted() -> None:
     try:

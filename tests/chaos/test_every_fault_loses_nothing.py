@@ -26,7 +26,7 @@ from tests.chaos.faults.routers import (
 )
 
 # All in one worker: they share one broker, and it is broken now and then.
-pytestmark = [pytest.mark.xdist_group("chaos"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_routers_may_die_and_be_cut_off(endure: Endure) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.chaos.conftest import Endure
 from tests.chaos.faults.routers import ConnectionCut
 
-pytestmark = [pytest.mark.xdist_group("chaos"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_a_router_that_acknowledges_before_the_confirm_is_caught(endure: Endure) -> None:

@@ -41,6 +41,13 @@ class Link:
         finally:
             self.cut()
 
+    async def end(self) -> None:
+        """A transport closes its socket a little later than it is told to, and not at all once its loop has ended."""
+        self.cut()
+        for pipe in filter(None, (self.client, self.server)):
+            with contextlib.suppress(OSError):
+                await pipe.writer.wait_closed()
+
     async def carry(self, source: Pipe, target: Pipe) -> None:
         """Each chunk waits for its own moment, so that a delay is latency and not a limit on throughput."""
         waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
@@ -91,13 +98,17 @@ class Pipe:
 class Proxy:
     """Use as a context manager. Every method has taken effect when it returns."""
 
+    kind_of_link = Link
+
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
         self.port = ports.free(1)[0]
         self.latency = 0.0
         self.silent = False
+        self._closing = False
+        self._serving: set[asyncio.Task[None]] = set()
         self._links: dict[Link, asyncio.Task[None]] = {}
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy-{self.port}")
 
@@ -141,7 +152,7 @@ class Proxy:
         self._loop.close()
 
     def _call(self, job: Coroutine[None, None, None]) -> None:
-        asyncio.run_coroutine_threadsafe(job, self._loop).result(timeout=10)
+        asyncio.run_coroutine_threadsafe(job, self._loop).result(timeout=60)
 
     def _do(self, job: Callable[[], None]) -> None:
         async def run() -> None:
@@ -150,21 +161,33 @@ class Proxy:
         self._call(run())
 
     async def _listen(self) -> None:
-        if self._server is None:
-            self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        """Not by asyncio's own server: when that is closed, what it is about to accept is neither served nor closed."""
+        if self._listener is None:
+            self._listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
+            self._listener.setblocking(False)
+            self._loop.add_reader(self._listener, self._on_client, self._listener)
 
     async def _stop_listening(self) -> None:
-        if self._server is not None:
-            self._server.close()  # not wait_closed(): from 3.12 on that waits for the connections too
-            self._server = None
-            await asyncio.sleep(0)
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = Link(self, Pipe(reader, writer))
-        task = asyncio.ensure_future(link.run())
-        self._links[link] = task
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    def _on_client(self, listener: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+            client, _ = listener.accept()
+            client.setblocking(False)
+            serving = self._loop.create_task(self._serve(client))
+            self._serving.add(serving)
+            serving.add_done_callback(self._serving.discard)
+
+    async def _serve(self, client: socket.socket) -> None:
+        link = self.kind_of_link(self, Pipe(*await asyncio.open_connection(sock=client)))
+        if not self._closing:
+            self._links[link] = asyncio.ensure_future(link.run())
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._links[link]
+        await link.end()
         self._links.pop(link, None)
 
     def _cut_all(self) -> None:
@@ -178,10 +201,10 @@ class Proxy:
                 link.cut()
 
     async def _close(self) -> None:
+        """Returns when every socket is closed: what the loop still held when it ends would never be."""
+        self._closing = True
         await self._stop_listening()
-        self._cut_all()
-        tasks = list(self._links.values())
-        for task in tasks:
+        for task in self._links.values():
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0.01)  # lets the aborted transports say goodbye to the loop
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)

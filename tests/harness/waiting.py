@@ -12,7 +12,7 @@ T = TypeVar("T")
 PAUSE = 0.02
 
 
-def wait_for(predicate: Callable[[], T], *, deadline: float = 10.0, what: str | None = None) -> T:
+def wait_for(predicate: Callable[[], T], *, deadline: float = 30, what: str | None = None) -> T:
     """The first true value `predicate` returns; a failure says what was waited for and what was seen last."""
     end = time.monotonic() + deadline
     while not (value := predicate()):
@@ -23,7 +23,7 @@ def wait_for(predicate: Callable[[], T], *, deadline: float = 10.0, what: str | 
     return value
 
 
-def eventually(check: Callable[[], T], *, deadline: float = 10.0) -> T:
+def eventually(check: Callable[[], T], *, deadline: float = 30) -> T:
     """Repeat a function full of asserts until it passes; after the deadline its own failure is the failure."""
     end = time.monotonic() + deadline
     while True:

@@ -42,6 +42,7 @@ class Retries:
         self._publisher = Publisher(publishing or connection, self.options.names)
         self._outcomes = Outcomes(self.options, self._flush_soon, self._flush_now)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._acknowledging = 0
 
     async def __aenter__(self) -> Self:
         return self
@@ -87,12 +88,15 @@ class Retries:
 
     async def succeeded(self, queue: str, message: AbstractIncomingMessage, seconds: float = 0.0) -> None:
         """Acknowledges, and reports it if the message had been retried."""
+        self._acknowledging += 1
         try:
             await message.ack()
         except CONNECTION_EXCEPTIONS as error:
             unsettled(queue, error)
         else:
             self._outcomes.add(message.headers, queue, seconds)
+        finally:
+            self._acknowledging -= 1
 
     async def failed(self, queue: str, message: AbstractIncomingMessage, error: BaseException) -> None:
         """Asks for a retry, and acknowledges once the broker has confirmed the request."""
@@ -114,6 +118,8 @@ class Retries:
 
     async def close(self) -> None:
         """Reports what is left, and closes its channels; the connection stays."""
+        while self._acknowledging:  # noqa: ASYNC110 - a few steps of the loop; an event would cost every message more
+            await asyncio.sleep(0.001)
         await self.flush()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._publisher.close()

@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import psycopg
-from pika.exceptions import AMQPError
 
 from tarry.contract.identity import retry_id
 from tarry.settings.tokens import Role, new_token
@@ -84,9 +83,8 @@ class Installation:
 @contextlib.contextmanager
 def _place(vhost: Vhost, database: Database, folder: Path) -> Iterator[Place]:
     made = Place(vhost.amqp_url, vhost.management_url, database.dsn, folder, vhost.api)
-    yield made
-    with contextlib.suppress(AMQPError):  # in a long run of schemathesis nobody answered the broker's heartbeats
-        made.close()
+    with contextlib.closing(made):
+        yield made
 
 
 @contextlib.contextmanager

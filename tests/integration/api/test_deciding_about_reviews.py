@@ -5,9 +5,13 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import pytest
+
 from tests.harness.waiting import wait_for
 from tests.integration.api.calling import LOOK, Installation
 from tests.integration.review.reviewing import in_review, send_to_review
+
+pytestmark = pytest.mark.one_series
 
 
 def wait_done(api: Installation, job: dict[str, Any]) -> dict[str, Any]:
@@ -15,7 +19,7 @@ def wait_done(api: Installation, job: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = api.get(f"/review/jobs/{job['id']}")
         return found if found["state"] == "done" else None
 
-    found = wait_for(done, deadline=30, what="the service to work it off")
+    found = wait_for(done, what="the service to work it off")
     assert found is not None
     return found
 

@@ -5,7 +5,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from tests.integration.api.calling import LOOK, Installation
+
+pytestmark = pytest.mark.one_series
 
 
 def walk(api: Installation, **wanted: Any) -> list[list[dict[str, Any]]]:

@@ -23,6 +23,8 @@ from tarry.settings import load_settings
 from tarry.web.app import make_app
 from tests.integration.api.calling import OPERATE, Installation
 
+pytestmark = pytest.mark.one_series
+
 EXAMPLES = int(os.environ.get("TARRY_SCHEMATHESIS", "10"))
 AUTHORISED = {"Authorization": f"Bearer {OPERATE}"}
 

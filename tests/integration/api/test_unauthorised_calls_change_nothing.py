@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.integration.api.calling import LOOK, OPERATE, Installation
+
+pytestmark = pytest.mark.one_series
 
 WRONG = {
     "none": {},

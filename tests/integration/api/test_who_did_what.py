@@ -8,6 +8,8 @@ from typer.testing import CliRunner, Result
 from tarry.cli.main import app
 from tests.integration.api.calling import LOOK, OPERATE, Installation
 
+pytestmark = pytest.mark.one_series
+
 
 def run(api: Installation, *words: str, through: bool, token: str = OPERATE) -> Result:
     direct = api.place.environment | {"TARRY_API": "", "TARRY_TOKEN": ""}

@@ -86,7 +86,7 @@ def test_a_relay_that_still_holds_messages_is_not_deleted(world: World) -> None:
     fill(world, "orders")
     for _ in range(5):
         world.publish("x", b"late", "retry.gate.cancelled", headers={"BCC": ["~to:orders"]})
-    wait_for(lambda: world.survey().live.depths["retry.relay.orders"], deadline=20, what="stuck messages in the relay")
+    wait_for(lambda: world.survey().live.depths["retry.relay.orders"], what="stuck messages in the relay")
     assert world.depth("retry.relay.orders") == 0
 
     (plan,) = take_back(world, "orders")
@@ -129,7 +129,7 @@ def test_rejects_that_wait_to_leave_the_queue_are_not_dropped_with_the_policy(wo
     for _ in range(4):
         world.publish("orders")
         world.reject("orders")
-    wait_for(lambda: world.survey().queues["orders"].stuck == 4, deadline=20, what="rejects stuck in the buffer")
+    wait_for(lambda: world.survey().queues["orders"].stuck == 4, what="rejects stuck in the buffer")
 
     (plan,) = take_back(world, "orders")
 

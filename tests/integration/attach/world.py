@@ -78,7 +78,7 @@ class World:
         settled = pika.BasicProperties(delivery_mode=2, **properties)
         self.channel.basic_publish(exchange, queue, body, settled)
 
-    def take(self, queue: str, deadline: float = 10.0) -> Message:
+    def take(self, queue: str, deadline: float = 30) -> Message:
         """The next message, acknowledged."""
         method, properties, body = self._get(queue, deadline)
         self.channel.basic_ack(method.delivery_tag)

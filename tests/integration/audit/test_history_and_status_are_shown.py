@@ -98,7 +98,7 @@ def test_the_status_shows_both_sides(twice_tried: Books, vhost: Vhost, tmp_path:
         assert [(one["tier"], one["open"], one["depth"]) for one in shown["tiers"]] == [("retry.delay.10s", 1, 0)]
         return bool(shown["queues"]["manual-review.pending"] == 1)
 
-    wait_for(seen, deadline=20, what="the message in review to show")
+    wait_for(seen, what="the message in review to show")
     shown = run(twice_tried, "status", **where)
     assert shown.exit_code == 0
     assert "waiting 1: due in the next minute 1, in the next hour 1" in shown.stdout

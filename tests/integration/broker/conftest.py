@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 
-import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tarry.broker.address import Address
+from tests.harness.amqp import open_connection
 from tests.harness.spaces import Vhost
 
 
@@ -21,5 +20,5 @@ def address(vhost: Vhost) -> Address:
 @pytest.fixture
 def channel(vhost: Vhost) -> Iterator[BlockingChannel]:
     """Of an ordinary client."""
-    with contextlib.closing(pika.BlockingConnection(pika.URLParameters(vhost.amqp_url))) as connection:
+    with open_connection(vhost.amqp_url) as connection:
         yield connection.channel()

@@ -57,7 +57,7 @@ def test_closing_does_not_wait_for_a_broker_that_is_gone(vhost: Vhost, proxy: Ca
         await link.close()
         return asyncio.get_running_loop().time() - started
 
-    assert asyncio.run(close_in_the_dark()) < 5
+    assert asyncio.run(close_in_the_dark()) < 20
 
 
 def test_whoever_was_frozen_knows_that_its_deliveries_may_be_somebody_elses(vhost: Vhost) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import random
 import struct
 from collections import Counter
@@ -52,14 +50,6 @@ class CuttingProxy(Proxy):
         self._step = self._random.choice(list(STEPS))
         self._pass = self._random.randint(0, 4)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = CuttingLink(self, Pipe(reader, writer))
-        task = asyncio.ensure_future(link.run())
-        self._links[link] = task
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        self._links.pop(link, None)
-
 
 class CuttingLink(Link):
     proxy: CuttingProxy
@@ -94,3 +84,6 @@ def frames(data: bytes) -> Iterator[bytes]:
             return
         yield data[position:end]
         position = end
+
+
+CuttingProxy.kind_of_link = CuttingLink

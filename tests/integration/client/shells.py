@@ -20,6 +20,7 @@ from tarry.client import Attempt, Options
 from tarry.client.aio_pika import Retries as AioRetries
 from tarry.client.aio_pika_delivery import attempt_of as aio_attempt_of
 from tarry.client.pika import CallbackRetries, Retries, attempt_of
+from tests.harness.amqp import open_connection
 from tests.harness.waiting import wait_for
 
 Handle = Callable[[Attempt, bytes], None]
@@ -43,7 +44,7 @@ class Consumer(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.stopping.set()
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=60)
         assert not self._thread.is_alive(), "the consumer does not stop"
         assert self.problem is None, f"the consumer ended with {self.problem!r}"
 
@@ -67,8 +68,11 @@ class Blocking(Consumer):
 
     def _once(self) -> None:
         parameters = pika.URLParameters(self.url)
-        parameters.socket_timeout = parameters.stack_timeout = 10
-        connection = pika.BlockingConnection(parameters)
+        parameters.socket_timeout = parameters.stack_timeout = 30
+        with open_connection(parameters) as connection:
+            self._consume(connection)
+
+    def _consume(self, connection: pika.BlockingConnection) -> None:
         channel = connection.channel()
         channel.basic_qos(prefetch_count=PREFETCH)
         retries = Retries(connection, self.options)
@@ -82,7 +86,6 @@ class Blocking(Consumer):
         while not self.stopping.is_set():
             connection.process_data_events(time_limit=0.05)
         retries.close()
-        connection.close()
 
 
 class Threads(Blocking):
@@ -126,8 +129,7 @@ class Select(Consumer):
         if not connection.is_open:
             return
         if self.stopping.is_set():
-            retries.close()
-            connection.ioloop.call_later(0.1, connection.close)
+            retries.close(connection.close)
             return
         connection.ioloop.call_later(0.05, lambda: self._look_for_the_end(connection, retries))
 
@@ -171,7 +173,6 @@ class AioPika(Consumer):
             self.connections += 1
             while not self.stopping.is_set():  # noqa: ASYNC110 - it is set by another thread
                 await asyncio.sleep(0.02)
-            await retries.flush()
         await connection.close()
 
 

@@ -125,7 +125,7 @@ def test_a_message_that_came_back_says_which_attempt_it_is(world: World, shell: 
     assert attempt.first_failed == dt.datetime.fromtimestamp(1_700_000_000, dt.UTC)
     assert attempt.deadline == dt.datetime.fromtimestamp(1_700_000_060, dt.UTC)
     assert (outcome.retry_id, outcome.round, outcome.retry_count) == (ID, 4, 3)
-    assert 0 <= outcome.duration_ms < 5_000
+    assert 0 <= outcome.duration_ms < 60_000
 
 
 def test_a_later_failure_carries_the_round_that_failed(world: World, shell: type[Consumer]) -> None:

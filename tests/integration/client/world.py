@@ -15,11 +15,22 @@ from tarry.broker.address import Address
 from tarry.contract.outcome import Outcome, read_report
 from tarry.topology.apply import apply
 from tarry.topology.load import load
+from tests.harness.amqp import let_go
 from tests.harness.spaces import Vhost
 from tests.harness.waiting import wait_for
-from tests.integration.router.serving import POLICIES, QUORUM
+from tests.integration.router.serving import QUORUM
 
 QUEUE = "orders"
+SMALL = """
+[ladder]
+levels = 1
+
+[[policy]]
+name = "default"
+schedule = ["1s"]
+max_retries = 3
+"""
+"""Nothing here comes as far as a tier, and every tier is a queue to declare and to delete for each test."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(exist_ok=True)
-        (self.folder / "tarry.toml").write_text(POLICIES, encoding="utf-8")
+        (self.folder / "tarry.toml").write_text(SMALL, encoding="utf-8")
         apply(load(self.folder), Address.parse(self.url, management_url=self.vhost.management_url))
         self.connection = pika.BlockingConnection(pika.URLParameters(self.url))
         self.channel = self.connection.channel()
@@ -64,7 +75,7 @@ class World:
         return int(self.channel.queue_declare(queue, passive=True).method.message_count)
 
     def take(self, queue: str = "retry.scheduled") -> Seen:
-        return wait_for(lambda: self._get(queue), deadline=15, what=f"a message in {queue}")  # type: ignore[return-value]
+        return wait_for(lambda: self._get(queue), what=f"a message in {queue}")  # type: ignore[return-value]
 
     def _get(self, queue: str) -> Seen | None:
         method, properties, body = self.channel.basic_get(queue, auto_ack=True)
@@ -84,7 +95,7 @@ class World:
         async def take() -> dict[bytes, dict[str, Any]]:
             async with await aio_pika.connect(self.url) as connection:
                 found = await (await connection.channel()).get_queue(queue)
-                messages = [await found.get(no_ack=True, timeout=10) for _ in range(count)]
+                messages = [await found.get(no_ack=True, timeout=30) for _ in range(count)]
             return {message.body: dict(message.headers) for message in messages}
 
         wait_for(lambda: self.depth(queue) >= count, what=f"{count} messages in {queue}")
@@ -105,5 +116,4 @@ class World:
         return int(self.vhost.api(f"queues/{{vhost}}/{queue}").get("messages_unacknowledged", 0))
 
     def close(self) -> None:
-        if self.connection.is_open:
-            self.connection.close()
+        let_go(self.connection)

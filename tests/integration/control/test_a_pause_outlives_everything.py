@@ -13,7 +13,6 @@ from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import pika
 import pytest
 
 from tarry import embedded
@@ -66,13 +65,13 @@ def test_all_arrive_in_order_at_the_rate_after_a_canary(
         postgres.start()
         _reconnect(place)
         # A broker of the 3.10 series counts anew for some seconds after a restart.
-        wait_for(lambda: place.depth(f"retry.held.{QUEUE}") == PAUSED, deadline=30, what="the held ones to be counted")
+        wait_for(lambda: place.depth(f"retry.held.{QUEUE}") == PAUSED, what="the held ones to be counted")
         with hands.watching(), Witness(place.amqp_url, QUEUE) as witness:
             start().wait_ready()
             look = timedelta(seconds=2)
             hands.do(lambda desk: resume(desk, QUEUE, actor="ann", rate=RATE, canary=True, look=look))
             wait_for(lambda: len(witness.seen) >= PAUSED, deadline=60 + 2 * PAUSED / RATE, what="all to arrive")
-            wait_for(lambda: not hands.do(read_holds), deadline=20, what="the hold to be over")
+            wait_for(lambda: not hands.do(read_holds), what="the hold to be over")
         assert [one.message_id for one in witness.seen] == place.take(order, PAUSED, deadline=60)
         _judge(witness.seen)
         _books_balance(place)
@@ -86,9 +85,7 @@ def _copy_of_what_is_held(place: Place) -> str:
 
 
 def _reconnect(place: Place) -> None:
-    place.connection = pika.BlockingConnection(pika.URLParameters(place.amqp_url))
-    place.channel = place.connection.channel()
-    place.channel.confirm_delivery()
+    place.connect()
 
 
 def _judge(seen: Sequence[Seen]) -> None:

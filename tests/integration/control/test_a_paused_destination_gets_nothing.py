@@ -56,7 +56,7 @@ def _order_of_holding(hands: Hands, queue: str) -> str:
 
 def _held(hands: Hands, count: int) -> None:
     """By the books, and by the broker."""
-    wait_for(lambda: _count(hands, "held") == count, deadline=15, what=f"{count} to be held")
+    wait_for(lambda: _count(hands, "held") == count, what=f"{count} to be held")
 
 
 def _count(hands: Hands, state: str) -> int:
@@ -88,12 +88,12 @@ def test_what_comes_due_in_a_pause_waits_and_comes_in_order_after_it(hands: Hand
         assert hands.place.depth(f"retry.held.{queue}") == 30
         assert witness.seen == []
         hands.do(lambda desk: resume(desk, queue, actor="ann"))
-        wait_for(lambda: len(witness.seen) == 30, deadline=20, what="all to arrive")
+        wait_for(lambda: len(witness.seen) == 30, what="all to arrive")
         assert [one.message_id for one in witness.seen] == hands.place.take(order, 30)
         hands.place.channel.queue_delete(order)
-        wait_for(lambda: _states(hands) == {}, deadline=10, what="the hold to be over")
+        wait_for(lambda: _states(hands) == {}, what="the hold to be over")
         hands.place.request(queue, "after")
-        wait_for(lambda: len(witness.seen) == 31, deadline=10, what="a message after the pause")
+        wait_for(lambda: len(witness.seen) == 31, what="a message after the pause")
     assert all(one.at_ms >= one.due_ms for one in witness.seen)
 
 
@@ -122,8 +122,8 @@ def test_a_pause_for_a_while_ends_by_itself(hands: Hands) -> None:
         hands.place.request(queue, "m")
         wait_for(lambda: hands.place.depth(f"retry.held.{queue}") == 1, what="it to be held")
         with hands.watching():  # only now: it outlives a service that was not there
-            wait_for(lambda: len(witness.seen) == 1, deadline=15, what="it to arrive")
-            wait_for(lambda: _states(hands) == {}, deadline=10, what="the hold to be over")
+            wait_for(lambda: len(witness.seen) == 1, what="it to arrive")
+            wait_for(lambda: _states(hands) == {}, what="the hold to be over")
     assert hands.do(active_pauses) == []
 
 
@@ -134,7 +134,7 @@ def test_a_glob_holds_what_appears_later_and_one_of_many_can_be_resumed_by_itsel
         hands.place.request(hands.place.origin("slow.b"), "m")
         wait_for(lambda: _states(hands) == {first: "holding", "slow.b": "holding"}, what="the new one to be held")
         hands.do(lambda desk: resume(desk, first, actor="bob"))
-        wait_for(lambda: _states(hands) == {"slow.b": "holding"}, deadline=10, what="only the other to be held")
+        wait_for(lambda: _states(hands) == {"slow.b": "holding"}, what="only the other to be held")
         [behind] = hands.do(show_holds).holds
         assert [(one.pattern, one.actor, one.reason) for one in behind.pauses] == [("[qs]*", "ann", "it burns")]
         done = hands.do(lambda desk: resume(desk, "*", actor="bob"))
@@ -151,7 +151,7 @@ def test_two_pauses_of_one_destination_hold_until_both_are_over(hands: Hands) ->
         wait_for(lambda: len(hands.do(active_pauses)) == 1, what="the short one to be over")
         assert (_states(hands), witness.seen) == ({queue: "holding"}, [])
         hands.do(lambda desk: resume(desk, "quick.*", actor="ann"))
-        wait_for(lambda: len(witness.seen) == 1, deadline=10, what="it to arrive")
+        wait_for(lambda: len(witness.seen) == 1, what="it to arrive")
 
 
 def test_a_canary_that_fails_again_leaves_the_rest_where_it_is(hands: Hands) -> None:
@@ -162,11 +162,11 @@ def test_a_canary_that_fails_again_leaves_the_rest_where_it_is(hands: Hands) -> 
             hands.place.request(queue, f"m{number:02}")
         _held(hands, 20)
         _resume_with_canary(hands, queue)
-        wait_for(lambda: hands.place.depth(queue) == 1, deadline=10, what="the canary to arrive")
+        wait_for(lambda: hands.place.depth(queue) == 1, what="the canary to arrive")
         properties, body = hands.place.wait_message(queue)
         headers = {name: str(value) for name, value in (properties.headers or {}).items() if name.startswith("tarry-")}
         hands.place.request(queue, str(properties.message_id), body, **headers)
-        wait_for(lambda: _states(hands) == {queue: "canary_failed"}, deadline=10, what="the canary to fail")
+        wait_for(lambda: _states(hands) == {queue: "canary_failed"}, what="the canary to fail")
         [hold] = hands.do(read_holds)
         assert hold.problem == "1 of a canary of 1 failed again"
         _held(hands, 20)  # the canary itself came back to the hold after its new delay
@@ -193,7 +193,7 @@ def test_a_canary_that_lives_is_followed_by_ten_a_hundred_and_the_rest(hands: Ha
             steps.append(len(witness.seen))
             return len(witness.seen) == 130
 
-        wait_for(all_there, deadline=30, what="all to arrive")
+        wait_for(all_there, what="all to arrive")
     assert [one.message_id for one in witness.seen] == hands.place.take(order, 130)
     assert {1, 11, 111} <= set(steps)
 
@@ -211,7 +211,7 @@ def test_what_is_held_can_be_cancelled_and_not_be_hurried(hands: Hands) -> None:
         told = hands.do(lambda desk: cancel(desk, "goes", actor="ann", reason="wrong"))
         assert told.answer in ("cancelled", "pending")
         hands.do(lambda desk: resume(desk, queue, actor="ann"))
-        wait_for(lambda: len(witness.seen) == 1, deadline=10, what="the other one to arrive")
+        wait_for(lambda: len(witness.seen) == 1, what="the other one to arrive")
         eventually(lambda: _fates(hands, {"goes": "cancelled", "stays": "returned"}))
     assert [one.message_id for one in witness.seen] == ["stays"]
 
@@ -252,5 +252,5 @@ def test_a_binding_that_the_books_have_forgotten_is_found_and_shown(hands: Hands
     )
     with hands.watching():
         hands.do(lambda desk: resume(desk, queue, actor="ann"))
-        wait_for(lambda: _states(hands) == {}, deadline=15, what="the hold to be over")
+        wait_for(lambda: _states(hands) == {}, what="the hold to be over")
     assert Management(hands.place.address).bindings_from("retry.gate.held") == []

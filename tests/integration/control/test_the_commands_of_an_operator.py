@@ -17,6 +17,8 @@ from tests.harness.spaces import SharedBroker
 from tests.harness.waiting import wait_for
 from tests.integration.api.calling import OPERATE, TOKENS, Installation, installation
 
+pytestmark = pytest.mark.one_series
+
 
 @dataclass
 class Terminal:
@@ -199,11 +201,11 @@ def test_the_books_balance_with_all_of_it(there: Installation) -> None:
     assert terminal.run("pause", "quick.v").exit_code == 0
     there.place.request("quick.v", "balance-held")
     held = retry_id("balance-held", "quick.v")
-    wait_for(lambda: terminal.json("history", "balance-held")[0]["state"] == "held", deadline=30, what="it to be held")
+    wait_for(lambda: terminal.json("history", "balance-held")[0]["state"] == "held", what="it to be held")
     during = terminal.run("audit", "verify", "--grace", "1s")
     assert (during.exit_code, "held" in during.stdout) == (0, True), during.output
     assert terminal.run("resume", "quick.v").exit_code == 0
-    wait_for(lambda: terminal.json("history", "balance-held")[0]["state"] == "returned", deadline=30, what="its return")
+    wait_for(lambda: terminal.json("history", "balance-held")[0]["state"] == "returned", what="its return")
     assert there.place.wait_message("quick.v")[0].message_id == "balance-held"
     after = terminal.run("audit", "verify", "--grace", "1s")
     assert after.exit_code == 0, after.output

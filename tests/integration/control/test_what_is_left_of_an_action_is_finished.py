@@ -96,7 +96,7 @@ def test_a_wish_that_was_never_bound_is_carried_out(hands: Hands, kind: Any) -> 
         done = {"cancel": ("cancelled", "cancelled"), "retry_now": ("retried", "returned")}[kind]
         assert _diversion(hands)[0] == done[0]
         wait_for(lambda: _row(hands, retry, "state") == done[1], what=f"it to be {done[1]}")
-        wait_for(lambda: _swept(hands), deadline=15, what="the original to come due, and its binding to go")
+        wait_for(lambda: _swept(hands), what="the original to come due, and its binding to go")
     assert witness.rounds() == ({} if kind == "cancel" else {"m": [2]})
 
 
@@ -116,7 +116,7 @@ def test_a_copy_that_was_never_sent_is_sent(hands: Hands, monkeypatch: pytest.Mo
         assert witness.seen == []
         _sweep(hands)
         wait_for(lambda: witness.rounds() == {"m": [2]}, what="the copy to arrive")
-        wait_for(lambda: _swept(hands), deadline=15, what="the original to come due, and its binding to go")
+        wait_for(lambda: _swept(hands), what="the original to come due, and its binding to go")
     assert (_diversion(hands)[0], witness.rounds()) == ("retried", {"m": [2]})
 
 
@@ -128,7 +128,7 @@ def test_a_copy_that_was_sent_and_seen_is_not_sent_again(hands: Hands, monkeypat
             with pytest.raises(DiedError):
                 hands.do(lambda desk: retry_now(desk, retry, actor="ann"))
         wait_for(lambda: _row(hands, retry, "state") == "returned", what="the tap to see it")
-        wait_for(lambda: _swept(hands), deadline=15, what="it to be swept")
+        wait_for(lambda: _swept(hands), what="it to be swept")
     assert (_diversion(hands)[0], witness.rounds()) == ("retried", {"m": [2]})
 
 
@@ -145,9 +145,9 @@ def test_without_a_word_the_answer_is_pending_and_the_sweeper_has_the_last_one(p
         assert hands.do(lambda desk: cancel(desk, retry, actor="ann")).answer == "pending"
         with pytest.raises(ConflictError, match="a cancel was asked for by ann"):
             hands.do(lambda desk: retry_now(desk, retry, actor="bob"))
-        wait_for(lambda: place.depth("retry.cancelled") == 1, deadline=10, what="it to be diverted")
+        wait_for(lambda: place.depth("retry.cancelled") == 1, what="it to be diverted")
         start().wait_ready()
-        wait_for(lambda: _swept(hands), deadline=15, what="the word, and the binding to go")
+        wait_for(lambda: _swept(hands), what="the word, and the binding to go")
     assert (_diversion(hands)[0], _row(hands, retry, "state")) == ("cancelled", "cancelled")
 
 

@@ -64,8 +64,8 @@ def test_every_answer_is_what_happened(place: Place, topology: Topology, start: 
     with Witness(place.amqp_url, origin) as witness:
         for begin in range(0, EACH, WAVE):
             told += _wave(place, topology, range(begin, min(begin + WAVE, EACH)))
-        wait_for(lambda: _open(place) == 0, deadline=30, what="nothing to be open in the books")
-        eventually(lambda: _agree(told, witness), deadline=15)
+        wait_for(lambda: _open(place) == 0, what="nothing to be open in the books")
+        eventually(lambda: _agree(told, witness))
     _print(told, witness, place)
     assert Counter(one.kind for one in told) == {"cancel": EACH, "retry_now": EACH}
     assert not [one for one in told if one.answer == "pending"]
@@ -76,7 +76,7 @@ def _wave(place: Place, topology: Topology, numbers: Sequence[int]) -> list[Told
     kinds = {f"{kind}-{number}": kind for number in numbers for kind in ("cancel", "retry_now")}
     for message_id in kinds:
         place.request("work", message_id)
-    wait_for(lambda: len(_due(place, kinds)) == len(kinds), deadline=20, what="all to be scheduled")
+    wait_for(lambda: len(_due(place, kinds)) == len(kinds), what="all to be scheduled")
     return asyncio.run(_hammer(place, topology, kinds, _due(place, kinds)))
 
 

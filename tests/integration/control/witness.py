@@ -13,6 +13,8 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.spec import Basic
 
+from tests.harness.amqp import open_connection
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -42,7 +44,7 @@ class Witness:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(10)
+        self._thread.join(60)
 
     def rounds(self) -> dict[str, list[int]]:
         """For each message id, the rounds in which it came."""
@@ -52,13 +54,12 @@ class Witness:
         return found
 
     def _watch(self) -> None:
-        connection = pika.BlockingConnection(pika.URLParameters(self.amqp_url))
-        channel = connection.channel()
-        channel.basic_qos(prefetch_count=500)
-        channel.basic_consume(self.queue, self._take)
-        while not self._stop.is_set():
-            connection.process_data_events(0.1)
-        connection.close()
+        with open_connection(self.amqp_url) as connection:
+            channel = connection.channel()
+            channel.basic_qos(prefetch_count=500)
+            channel.basic_consume(self.queue, self._take)
+            while not self._stop.is_set():
+                connection.process_data_events(0.1)
 
     def _take(
         self, channel: BlockingChannel, method: Basic.Deliver, properties: pika.BasicProperties, _body: bytes

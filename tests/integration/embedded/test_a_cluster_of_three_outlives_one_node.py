@@ -18,7 +18,7 @@ ARGUMENTS = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 3}
 
 def publish(node: Node) -> None:
     """Once the queue has chosen a leader among those who are left."""
-    wait_for(lambda: is_accepted(node), deadline=30, what=f"a publish to {node.name} to be confirmed")
+    wait_for(lambda: is_accepted(node), what=f"a publish to {node.name} to be confirmed")
 
 
 def is_accepted(node: Node) -> bool:
@@ -47,7 +47,7 @@ def test_a_killed_node_and_an_isolated_one_are_not_missed(cluster: embedded.Embe
     first.kill()
     publish(second)
     first.start()
-    wait_for(lambda: running_nodes(first) == 3, deadline=30, what="the killed node to be back in the cluster")
+    wait_for(lambda: running_nodes(first) == 3, what="the killed node to be back in the cluster")
 
     cluster.isolate(third)
     assert third.ctl("eval", "nodes().").strip() == "[]"

@@ -31,6 +31,6 @@ def test_neither_broker_nor_port_mapper_nor_postgres_nor_data(broker: SharedBrok
         assert {beam, postmaster} < set(pids)
         assert Path(rabbit_data).exists()
         parent.kill()
-    wait_for(lambda: not any(map(alive, pids)), deadline=20, what=f"all of {pids} to end")
+    wait_for(lambda: not any(map(alive, pids)), what=f"all of {pids} to end")
     wait_for(lambda: not Path(rabbit_data).exists(), what="the broker's data to be removed")
     wait_for(lambda: not Path(postgres_data).exists(), what="PostgreSQL's data to be removed")

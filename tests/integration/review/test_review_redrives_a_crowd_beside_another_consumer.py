@@ -81,7 +81,7 @@ def test_none_is_lost_and_none_comes_twice(own_place: Place, start: Callable[...
         job = person.do(lambda desk: jobs.create(desk, order, actor="alice"))
         wait_for(lambda: len(worker.seen) > GROUP // 10, deadline=60, what="a part of them to be back")
         person.do(lambda desk: jobs.stop(desk, job.id, actor="alice"))
-        wait_for(lambda: person.do(lambda desk: jobs.get(desk, job.id)).state == "stopped", deadline=20)
+        wait_for(lambda: person.do(lambda desk: jobs.get(desk, job.id)).state == "stopped")
         still = wait_for_quiet(worker)
         assert still < GROUP
         person.do(lambda desk: jobs.go_on(desk, job.id, actor="alice"))
@@ -112,7 +112,7 @@ def test_none_is_lost_and_none_comes_twice(own_place: Place, start: Callable[...
     assert world.depth(REVIEW) == CROWD - len(worker.seen) - other.seen.total()
     assert in_review(place) == CROWD - done.done
     assert number(place, "select count(*) from transition where state = 'duplicate'") == 0
-    wait_for(lambda: world.verify() == (0, [], []), deadline=30, what="the books to balance")
+    wait_for(lambda: world.verify() == (0, [], []), what="the books to balance")
 
 
 def wait_for_quiet(worker: Taker) -> int:

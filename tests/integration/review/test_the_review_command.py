@@ -20,6 +20,8 @@ from tests.integration.api.calling import Installation
 from tests.integration.review.reviewing import REVIEW, in_review, send_to_review
 from tests.integration.router.serving import Place
 
+pytestmark = pytest.mark.one_series
+
 Review = Callable[..., tuple[int, str]]
 
 
@@ -107,7 +109,7 @@ def test_exit_codes_tell_what_happened(place: Place, review: Review) -> None:
 def test_in_the_background_the_service_does_it(place: Place, review: Review) -> None:
     send_to_review(place, place.origin("orders"), ["m1"])
     assert review("discard", "--queue", "*", "--reason", "old", "--background")[0] == 0
-    wait_for(lambda: in_review(place) == 0, deadline=20, what="the service to do it")
+    wait_for(lambda: in_review(place) == 0, what="the service to do it")
     job = json.loads(review("jobs", "--json")[1])[0]
     assert job["kind"] == "discard"
 
@@ -132,9 +134,9 @@ def test_ctrl_c_stops_it_before_the_next_message_and_it_goes_on(place: Place, at
     send_to_review(place, orders, [f"o{n}" for n in range(30)])
     words = [sys.executable, "-m", "tarry", "review", "retry", "--queue", "orders", "--rate", "5", "--yes", "--json"]
     with subprocess.Popen(words, env=os.environ | place.environment, stdout=subprocess.PIPE) as process:
-        wait_for(lambda: place.depth(orders) >= 2, deadline=30, what="a few to be sent on")
+        wait_for(lambda: place.depth(orders) >= 2, what="a few to be sent on")
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=20)[0]
+        said = process.communicate(timeout=60)[0]
     job = json.loads(said)
     assert (process.returncode, job["state"]) == (130, "stopped")
     assert 2 <= job["done"] < 30

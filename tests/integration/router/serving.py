@@ -23,6 +23,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from tarry.broker.address import Address
 from tarry.topology.apply import apply
 from tarry.topology.load import load
+from tests.harness.amqp import let_go
 from tests.harness.waiting import wait_for
 
 POLICIES = """
@@ -47,6 +48,8 @@ schedule = ["250ms", "750ms"]
 max_retries = 2
 """
 QUORUM = {"x-queue-type": "quorum"}
+IN_TIME = 20
+"""Seconds. A router promises to leave within ten; the others are for a busy machine to start and end processes."""
 TARRY = [sys.executable, "-m", "tarry", "serve"]
 
 
@@ -65,6 +68,9 @@ class Place:
     def __post_init__(self) -> None:
         self.write_policies(POLICIES)
         self.apply()
+        self.connect()
+
+    def connect(self) -> None:
         self.connection = pika.BlockingConnection(pika.URLParameters(self.amqp_url))
         self.channel = self.connection.channel()
         self.channel.confirm_delivery()
@@ -112,7 +118,7 @@ class Place:
             return None
         return properties, body
 
-    def wait_message(self, queue: str, deadline: float = 15) -> tuple[pika.BasicProperties, bytes]:
+    def wait_message(self, queue: str, deadline: float = 30) -> tuple[pika.BasicProperties, bytes]:
         found = wait_for(lambda: self.get(queue), deadline=deadline, what=f"a message in {queue}")
         assert found is not None
         return found
@@ -136,8 +142,7 @@ class Place:
         return int(row[0])
 
     def close(self) -> None:
-        if self.connection.is_open:
-            self.connection.close()
+        let_go(self.connection)
 
 
 @dataclass
@@ -149,7 +154,7 @@ class Router:
 
     @property
     def port(self) -> int:
-        started = wait_for(lambda: self.said("started"), deadline=30, what="the router to say where it listens")
+        started = wait_for(lambda: self.said("started"), what="the router to say where it listens")
         return int(started[0]["http"].rpartition(":")[2])
 
     def lines(self) -> list[dict[str, Any]]:
@@ -159,7 +164,7 @@ class Router:
     def said(self, event: str) -> list[dict[str, Any]]:
         return [line for line in self.lines() if event in line["event"]]
 
-    def wait_said(self, event: str, deadline: float = 15) -> dict[str, Any]:
+    def wait_said(self, event: str, deadline: float = 30) -> dict[str, Any]:
         found = wait_for(lambda: self.said(event), deadline=deadline, what=f"the router to say {event!r}")
         return found[-1]
 
@@ -192,7 +197,7 @@ class Router:
         """How long it took to leave after SIGTERM."""
         started = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(20)
+        self.process.wait(60)
         return time.monotonic() - started
 
     def kill(self) -> None:

@@ -26,7 +26,7 @@ def test_sighup_reads_the_files_at_once(place: Place, start: Start) -> None:
     router = start().wait_ready()
     place.write_policies(POLICIES.replace("max_retries = 2", "max_retries = 1"))
     router.process.send_signal(signal.SIGHUP)
-    router.wait_said("topology reloaded", deadline=5)
+    router.wait_said("topology reloaded")
     assert router.metric("tarry_policy_info", policy="default", max_retries="1") == 1
     assert router.metric("tarry_policy_info", policy="default", max_retries="2") == 0
     policies = json.loads(router.get("/api/v1/topology")[1])["policies"]
@@ -55,7 +55,7 @@ def test_tiers_that_the_broker_lacks_are_waited_for(place: Place, start: Start) 
     place.request(queue, "old")
     wait_for(lambda: place.depth("retry.delay.5m") == 1, what="the old policy to be used")
     place.apply()
-    router.wait_said("topology reloaded", deadline=30)
+    router.wait_said("topology reloaded")
     place.request(queue, "new")
     assert place.take(queue, 1) == ["new"]
 

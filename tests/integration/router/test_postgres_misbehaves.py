@@ -27,8 +27,8 @@ def test_retries_flow_without_postgres_and_are_recorded_later(place: Place, star
     assert len(reasons) == 1
     assert router.metric("tarry_degraded") == 1
     wire.heal()
-    wait_for(lambda: place.transitions("scheduled") == 30, deadline=30, what="30 spooled records")
-    wait_for(lambda: place.transitions("returned") == 30, deadline=30, what="30 returns")
+    wait_for(lambda: place.transitions("scheduled") == 30, what="30 spooled records")
+    wait_for(lambda: place.transitions("returned") == 30, what="30 returns")
     router.wait_ready()
 
 
@@ -38,7 +38,7 @@ def test_a_postgres_that_hangs_is_not_waited_for(place: Place, start: Start, pro
     queue = place.origin("quick.orders")
     wire.blackhole()
     place.request(queue, "m1")
-    assert place.take(queue, 1, deadline=20) == ["m1"]
+    assert place.take(queue, 1) == ["m1"]
     wire.heal()
     wait_for(lambda: place.transitions("returned") == 1, deadline=40, what="its return in the books")
 
@@ -65,7 +65,7 @@ def test_a_router_starts_before_postgres_does(place: Place, start: Start, proxy:
     assert place.take(queue, 1) == ["m1"]
     assert router.ready()[0] == 200
     wire.heal()
-    wait_for(lambda: place.transitions("returned") == 1, deadline=30, what="its return in the books")
+    wait_for(lambda: place.transitions("returned") == 1, what="its return in the books")
 
 
 def test_what_the_tap_cannot_read_goes_to_review_and_stalls_nobody(place: Place, start: Start) -> None:

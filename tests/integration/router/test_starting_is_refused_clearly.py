@@ -34,7 +34,7 @@ def user(place: Place, broker: SharedBroker) -> Iterator[User]:
 
 
 def refusal(router: Router) -> str:
-    wait_for(lambda: router.process.poll() is not None, deadline=20, what="the router to refuse")
+    wait_for(lambda: router.process.poll() is not None, what="the router to refuse")
     assert router.process.returncode == 1
     return router.log.read_text()
 

@@ -46,7 +46,7 @@ def test_a_missing_rung_of_the_ladder_makes_nobody_early(place: Place, start: St
     place.take(queue, 1)
     place.channel.queue_delete("retry.ladder.1.2s")
     place.request(queue, "m1", error_class="rate_limited", retry_after_ms=2_500)
-    properties, _ = place.wait_message(queue, deadline=30)
+    properties, _ = place.wait_message(queue)
     assert properties.message_id == "m1"
     assert router.metric("tarry_unroutable_total", outcome="sent_on") >= 1
     late = [line["drift_ms"] for line in returns(place)]

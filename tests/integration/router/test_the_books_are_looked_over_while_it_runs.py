@@ -27,7 +27,7 @@ def state(place: Place, message_id: str) -> tuple[str, str] | None:
 def test_success_is_presumed_after_the_quiet_time(place: Place, start: Start) -> None:
     router = start(**OFTEN).wait_ready()
     place.request(place.origin("quick.orders"), "m1")
-    wait_for(lambda: (state(place, "m1") or ("",))[0] == "succeeded", deadline=20, what="a presumed success")
+    wait_for(lambda: (state(place, "m1") or ("",))[0] == "succeeded", what="a presumed success")
     wait_for(lambda: router.metric("tarry_presumed_total") == 1, what="its count")
 
 
@@ -35,11 +35,11 @@ def test_a_message_taken_from_a_tier_by_hand_is_missed(place: Place, start: Star
     router = start(**OFTEN).wait_ready()
     place.request(place.origin("quick.orders"), "gone")
     place.request(place.origin("slow.orders"), "stays")
-    wait_for(lambda: router.metric("tarry_open", state="scheduled") == 1, deadline=20, what="one waiting")
+    wait_for(lambda: router.metric("tarry_open", state="scheduled") == 1, what="one waiting")
     assert router.metric("tarry_missing") == 0
     wait_for(lambda: place.depth("retry.delay.5m") == 1)
     place.get("retry.delay.5m")
-    wait_for(lambda: router.metric("tarry_missing") == 1, deadline=30, what="one missing")
+    wait_for(lambda: router.metric("tarry_missing") == 1, what="one missing")
     assert router.wait_said("retries are missing")["number"] == 1
 
 
@@ -68,4 +68,4 @@ def test_the_kind_of_trouble_is_told_in_health_and_metrics(place: Place, start: 
     wait_for(lambda: "\ntarry_missing " not in router.get("/metrics")[1], what="unknown numbers to go")
     wire.heal()
     router.wait_ready()
-    wait_for(lambda: "\ntarry_missing 0" in router.get("/metrics")[1], deadline=20, what="the numbers to be back")
+    wait_for(lambda: "\ntarry_missing 0" in router.get("/metrics")[1], what="the numbers to be back")

@@ -9,7 +9,7 @@ from pathlib import Path
 from tarry import embedded
 from tests.harness.spaces import Database, make_vhost
 from tests.harness.waiting import wait_for
-from tests.integration.router.serving import Place, routers
+from tests.integration.router.serving import IN_TIME, Place, routers
 
 
 def test_an_alarm_holds_requests_back_and_readiness_says_why(
@@ -23,7 +23,7 @@ def test_an_alarm_holds_requests_back_and_readiness_says_why(
         place.request(queue, "m1")
         node.ctl("set_vm_memory_high_watermark", "0.00001")
         router = start()
-        wait_for(lambda: any("alarm" in reason for reason in router.ready()[1]), deadline=30, what="the alarm")
+        wait_for(lambda: any("alarm" in reason for reason in router.ready()[1]), what="the alarm")
         assert router.ready()[0] == 503
         assert router.metric("tarry_blocked") == 1
         assert router.metric("retries_scheduled_total") == 0
@@ -45,8 +45,8 @@ def test_a_router_leaves_in_time_during_an_alarm(
         node.ctl("set_vm_memory_high_watermark", "0.00001")
         router = start()
         wait_for(lambda: router.process.poll() is None and router.said("started"))
-        assert router.stop() < 10
+        assert router.stop() < IN_TIME
         assert router.process.returncode == 0
         node.ctl("set_vm_memory_high_watermark", "0.6")
         start().wait_ready()
-        wait_for(lambda: place.depth("retry.delay.5m") == 50, deadline=20)
+        wait_for(lambda: place.depth("retry.delay.5m") == 50)

@@ -55,7 +55,7 @@ def test_what_a_missing_tier_cannot_take_goes_by_the_ladder(place: Place, start:
     place.channel.queue_delete("retry.delay.500ms")
     for number in range(20):
         place.request(queue, f"m{number}")
-    assert len(place.take(queue, 20, deadline=15)) == 20
+    assert len(place.take(queue, 20)) == 20
     assert router.metric("tarry_detours_total", outcome="returned") == 20
     assert router.wait_said("sent by the ladder")["queue"] == queue
     place.apply()
@@ -77,7 +77,7 @@ def test_a_full_tier_holds_nobody_up_and_loses_nothing(place: Place, start: Star
         place.request(slow, f"m{next(numbers)}")
         return router.metric("tarry_detours_total", outcome="nacked") >= 5
 
-    wait_for(full, deadline=30, what="the tier to be full")
+    wait_for(full, what="the tier to be full")
     place.request(quick, "other")
     assert place.take(quick, 1) == ["other"]
     sent = next(numbers)  # those before it, and the other one
@@ -95,11 +95,11 @@ def test_without_tier_and_ladder_a_request_stays_and_the_others_go_on(place: Pla
     router.wait_said("not taken, will try again")
     for number in range(20):
         place.request(quick, f"m{number}")
-    assert len(place.take(quick, 20, deadline=10)) == 20
+    assert len(place.take(quick, 20)) == 20
     tries = router.metric("tarry_stuck_total", outcome="returned")
     assert 20 <= tries < 20 * 10, "a busy loop"
     place.apply()
-    wait_for(lambda: place.depth("retry.delay.5m") == 20, deadline=20)
+    wait_for(lambda: place.depth("retry.delay.5m") == 20)
     assert place.depth("retry.scheduled") == 0
 
 

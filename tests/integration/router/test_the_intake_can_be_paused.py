@@ -9,7 +9,7 @@ from tarry.control.desk import Desk
 from tarry.control.intake import pause_intake, resume_intake
 from tarry.topology.load import load
 from tests.harness.waiting import wait_for
-from tests.integration.router.serving import Place, Router
+from tests.integration.router.serving import IN_TIME, Place, Router
 
 Start = Callable[..., Router]
 
@@ -39,12 +39,12 @@ def test_requests_wait_while_the_intake_is_paused_and_returns_go_on(place: Place
     act(place, resume_intake)
     assert place.take(queue, 1) == ["during"]
     router.wait_ready()
-    assert router.stop() < 10
+    assert router.stop() < IN_TIME
 
 
 def test_a_paused_router_still_leaves_when_told(place: Place, start: Start) -> None:
     router = start().wait_ready()
     act(place, pause_intake)
     wait_for(lambda: router.metric("tarry_intake_paused") == 1, what="the intake to be paused")
-    assert router.stop() < 10
+    assert router.stop() < IN_TIME
     assert router.process.returncode == 0

@@ -29,7 +29,7 @@ def test_drain_waits_for_each_message_and_then_deletes_the_tier(installation: In
             target=drain, args=(FEWER, installation.address, "retry.delay.8s", lambda left, _: seen.append(left))
         )
         draining.start()
-        arrived = drained(opened, "orders", 5, deadline=20)
+        arrived = drained(opened, "orders", 5, deadline=30)
     draining.join()
 
     assert len(arrived) == 5
@@ -44,7 +44,7 @@ def test_prune_deletes_what_is_empty_and_closed_and_keeps_the_rest(installation:
         opened.basic_publish("", "retry.delay.9s", b"by name")
         opened.exchange_declare("retry.ladder.9", "direct", durable=True)
     management = Management(installation.address)
-    wait_for(lambda: read_live(management).depths["retry.delay.9s"], deadline=15, what="the broker's next count")
+    wait_for(lambda: read_live(management).depths["retry.delay.9s"], what="the broker's next count")
 
     first = prune(FEWER, installation.address)
     close_entry(FEWER, installation.address, "retry.delay.8s")

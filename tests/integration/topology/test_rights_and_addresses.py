@@ -113,7 +113,7 @@ def test_the_router_user_of_the_export_does_its_work_and_configures_nothing(
         declare(opened, Blueprint((), (), (way_home(installation.names, Destination("queue", "orders")),)))
         as_router.schedule(opened, "orders", 125, b"back")
         opened.queue_bind("retry.cancelled", "retry.gate.cancelled", "~id:1:1")
-        assert [one.body for one in drained(opened, "retry.audit", 1, deadline=5)] == [b"back"]
+        assert [one.body for one in drained(opened, "retry.audit", 1, deadline=30)] == [b"back"]
     with pytest.raises(BrokerError, match="lacks"), as_router.channel() as opened:
         opened.queue_declare("retry.mine", durable=True)
     with pytest.raises(BrokerError, match="lacks"), as_router.channel() as opened:

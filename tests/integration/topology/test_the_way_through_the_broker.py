@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from tests.harness.waiting import eventually
 from tests.integration.topology.tools import Arrived, Installation, drained
 
 COUNT = 300
@@ -18,7 +19,7 @@ LONGEST_MS = 20_000
 P99_LATENESS_MS = 250
 MEASUREMENTS = 3
 FAIR_LOAD = 3.0
-STALL_SECONDS = 5
+STALL_SECONDS = 60
 """Far more than any drift; a tier that stalls does so for three minutes."""
 
 
@@ -96,11 +97,11 @@ def test_a_full_destination_does_not_delay_another_ones_retries(installation: In
         for _ in range(20):
             installation.schedule(opened, "healthy", 2_000)
         started = time.time()
-        first = drained(opened, "healthy", 20, deadline=10)
+        first = drained(opened, "healthy", 20, deadline=30)
         for _ in range(20):
             installation.schedule(opened, "healthy", 2_000)
         again = time.time()
-        second = drained(opened, "healthy", 20, deadline=10)
+        second = drained(opened, "healthy", 20, deadline=30)
 
     assert (len(first), len(second)) == (20, 20)
     assert first[-1].at - started < 2 + STALL_SECONDS
@@ -113,7 +114,7 @@ def test_a_ladder_tier_deleted_by_hand_makes_no_message_early(installation: Inst
         opened.queue_delete("retry.ladder.1.3s")
         installation.schedule(opened, "orders", 3_000, b"has no tier")
         installation.schedule(opened, "orders", 1_000, b"has one")
-        stray = drained(opened, "retry.unroutable", 1, deadline=5)
+        stray = drained(opened, "retry.unroutable", 1, deadline=30)
         arrived = drained(opened, "orders", 2, deadline=4)
 
     assert [one.body for one in stray] == [b"has no tier"]
@@ -126,7 +127,7 @@ def test_a_cancelled_message_goes_to_the_cancelled_queue_and_nowhere_else(instal
         installation.schedule(opened, "orders", 1_000, b"cancelled")
         opened.queue_bind("retry.cancelled", "retry.gate.cancelled", "~id:6f1c:1")
 
-        assert [one.body for one in drained(opened, "retry.cancelled", 1, deadline=5)] == [b"cancelled"]
+        assert [one.body for one in drained(opened, "retry.cancelled", 1, deadline=30)] == [b"cancelled"]
         assert drained(opened, "orders", 1, deadline=1) == []
         assert drained(opened, "retry.audit", 1, deadline=1) == []
 
@@ -136,15 +137,15 @@ def test_every_return_leaves_its_proof_in_the_tap(installation: Installation) ->
         installation.attach(opened, "orders")
         installation.schedule(opened, "orders", 250, b"one")
 
-        assert [one.body for one in drained(opened, "orders", 1, deadline=5)] == [b"one"]
-        assert [one.body for one in drained(opened, "retry.audit", 1, deadline=5)] == [b"one"]
+        assert [one.body for one in drained(opened, "orders", 1, deadline=30)] == [b"one"]
+        assert [one.body for one in drained(opened, "retry.audit", 1, deadline=30)] == [b"one"]
 
 
 def test_a_destination_that_was_never_bound_ends_in_unroutable(installation: Installation) -> None:
     with installation.channel() as opened:
         installation.schedule(opened, "nobody", 250, b"stray")
 
-        assert [one.body for one in drained(opened, "retry.unroutable", 1, deadline=5)] == [b"stray"]
+        assert [one.body for one in drained(opened, "retry.unroutable", 1, deadline=30)] == [b"stray"]
 
 
 def test_a_tier_that_is_not_declared_gives_the_message_back_at_once(installation: Installation) -> None:
@@ -153,9 +154,11 @@ def test_a_tier_that_is_not_declared_gives_the_message_back_at_once(installation
     def give_back(_channel: BlockingChannel, _method: object, _properties: object, body: bytes) -> None:
         returned.append(body)
 
+    def heard() -> None:
+        opened.connection.process_data_events(0.1)
+        assert returned == [b"no such tier"]
+
     with installation.channel() as opened:
         opened.add_on_return_callback(give_back)
         installation.send(opened, "orders", ("~in:3s", *installation.way(0)[1:]), b"no such tier")
-        opened.connection.process_data_events(time_limit=1)
-
-    assert returned == [b"no such tier"]
+        eventually(heard)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, wait
 from typing import Any, Self
 
 from pika import BlockingConnection
@@ -19,6 +20,9 @@ from tarry.contract.properties import Properties
 _REFUSALS = (AMQPChannelError, ChannelClosed, ChannelWrongStateError, NackError)
 """The request was returned, refused, or its channel closed under it. A lost connection is not among them: there the
 message comes again by itself, and the consumer's own loop is told as ever."""
+
+_BETWEEN_HEARTBEATS = 0.5
+"""Seconds after which a connection that waits for its threads is looked after."""
 
 
 class Retries(Shell):
@@ -44,11 +48,29 @@ class Retries(Shell):
         self.close()
 
     def close(self) -> None:
-        """Reports what is left, and closes its channels; the connection stays."""
+        """Waits for what is at work in threads, reports what is left, and closes its channels; the connection stays."""
+        self._closing = True
+        self._finish_threads()
         self.flush()
         for channel in (self._requests, self._reports):
             if channel is not None and channel.is_open:
-                channel.close()
+                self._close_channel(channel)
+
+    def _finish_threads(self) -> None:
+        """What was handled and not acknowledged would be handled once more, and its success told to nobody."""
+        while (jobs := list(self._in_threads)) and self._connection.is_open:
+            wait(jobs, timeout=_BETWEEN_HEARTBEATS, return_when=FIRST_COMPLETED)
+            self._settle_handled()
+            self._connection.process_data_events()
+        self._settle_handled()
+
+    @staticmethod
+    def _close_channel(channel: BlockingChannel) -> None:
+        """That a report had nowhere to go may be heard only now."""
+        try:
+            channel.close()
+        except ChannelClosed as error:
+            unreported(error)
 
     def flush(self) -> None:
         """Reports what there is to report, now."""
@@ -91,8 +113,8 @@ class Retries(Shell):
         if self._requests is not None and self._requests.is_open:
             self._requests.close()
 
-    def _from_thread(self, settle: Callable[[], None]) -> None:
-        self._connection.add_callback_threadsafe(settle)
+    def _from_thread(self, call: Callable[[], None]) -> None:
+        self._connection.add_callback_threadsafe(call)
 
 
 def _as_pikas(properties: Properties) -> Any:

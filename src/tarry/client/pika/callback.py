@@ -17,6 +17,9 @@ from tarry.client.request import Incoming
 from tarry.client.settle import requeued, unreported, unsettled
 from tarry.contract.properties import Properties
 
+_LOOK_AGAIN = 0.02
+"""Seconds between two looks at what is still to be said."""
+
 
 class CallbackRetries(Shell):
     """Lives as long as its connection: a consumer that connects anew makes a new one. Never blocks."""
@@ -27,12 +30,23 @@ class CallbackRetries(Shell):
         self._requests = ConfirmingPublisher(connection, self.options.names.intake)
         self._reports: Channel | None = None
 
-    def close(self) -> None:
-        """Reports what is left, and closes its channels; the connection stays."""
+    def close(self, then: Callable[[], None] | None = None) -> None:
+        """Reports what is left, and closes its channels; the connection stays.
+
+        `then` is called when all of it is said, and what was at work in threads is settled: close the connection there.
+        If the connection goes before, it is not called.
+        """
+        self._closing = True
+        self._settle_handled()
         self.flush()
+        if self._connection.is_open and (self._in_threads or self._outcomes or self._requests.is_waiting):
+            self._connection.ioloop.call_later(_LOOK_AGAIN, partial(self.close, then))
+            return
         self._requests.close()
         if self._reports is not None and self._reports.is_open:
             self._reports.close()
+        if then is not None and self._connection.is_open:
+            then()
 
     def flush(self) -> None:
         """Reports what there is to report, now, or as soon as there is a channel for it."""
@@ -69,7 +83,7 @@ class CallbackRetries(Shell):
 
         self._requests.publish(Pending(found.body, request, answer))
 
-    def _from_thread(self, settle: Callable[[], None]) -> None:
+    def _from_thread(self, call: Callable[[], None]) -> None:
         loop = self._connection.ioloop
-        call = getattr(loop, "add_callback_threadsafe", None) or loop.call_soon_threadsafe
-        call(settle)
+        soon = getattr(loop, "add_callback_threadsafe", None) or loop.call_soon_threadsafe
+        soon(call)

@@ -46,6 +46,11 @@ class ConfirmingPublisher:
         if self._channel is None:
             self._open()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is a message that has no answer yet."""
+        return bool(self._sent or self._waiting)
+
     def close(self) -> None:
         if self._channel is not None and self._channel.is_open:
             self._channel.close()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
-from contextlib import contextmanager
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager, suppress
 from functools import partial, wraps
+from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any
 
@@ -33,11 +34,15 @@ class Shell(ABC):
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
         self._outcomes = Outcomes(self.options, self._flush_soon, self.flush)
+        self._in_threads: set[Future[None]] = set()
+        self._handled: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._closing = False
 
     def handler(self, queue: str, executor: Executor | None = None) -> Callable[[Handler], Settled]:
         """Decorates a consumer's callback, which then neither acknowledges nor rejects: it returns, or it raises.
 
-        With an executor it runs there, and pika is only ever touched from its own thread.
+        With an executor it runs there, and pika is only ever touched from its own thread. What is delivered after
+        `close` is then left alone: the broker has it back when the channel closes.
         """
 
         def decorate(handle: Handler) -> Settled:
@@ -96,15 +101,27 @@ class Shell(ABC):
                 settle = partial(self.failed, queue, channel, method, properties, body, error)
             else:
                 settle = partial(self.succeeded, queue, channel, method, properties, perf_counter() - started)
+            self._handled.put(partial(self._settle_if_open, queue, channel, settle))
             try:
-                self._from_thread(partial(self._settle_if_open, queue, channel, settle))
+                self._from_thread(self._settle_handled)
             except (AMQPError, RuntimeError) as gone:
                 unsettled(queue, gone)
 
         def submit(channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
-            executor.submit(work, channel, method, properties, body)
+            if self._closing:
+                unsettled(queue, "its consumer is being closed")
+                return
+            job = executor.submit(work, channel, method, properties, body)
+            self._in_threads.add(job)
+            job.add_done_callback(self._in_threads.discard)
 
         return wraps(handle)(submit)
+
+    def _settle_handled(self) -> None:
+        """In the connection's own thread. What a thread puts there is there before its job is done."""
+        with suppress(Empty):
+            while True:
+                self._handled.get_nowait()()
 
     @staticmethod
     def _settle_if_open(queue: str, channel: Any, settle: Callable[[], None]) -> None:
@@ -125,4 +142,5 @@ class Shell(ABC):
     def _ask(self, channel: Any, tag: int, found: Incoming, request: Properties) -> None: ...
 
     @abstractmethod
-    def _from_thread(self, settle: Callable[[], None]) -> None: ...
+    def _from_thread(self, call: Callable[[], None]) -> None:
+        """Has it called in the connection's own thread."""
