@@ -24,6 +24,10 @@ Told = Death | Envelope | None
 
 _DEATHS = h.DEATHS.encode()
 
+MOST_KEPT = 256
+"""Places in a header table that are worth remembering. A table of tiny entries takes seventy times its own size when it
+is taken apart, and a batch of such tables a gigabyte."""
+
 
 def parse(delivery: Delivery, accept: Acceptance, new_id: Callable[[], str]) -> Request | Refused | Probe:
     """Understand one delivery; `new_id` gives an id to a message that has none."""
@@ -72,7 +76,7 @@ def _request(
         failure=_failure(origin.queue, told, headers, own, speaks_contract=speaks_contract),
         body=told.original_payload if isinstance(told, Envelope) else delivery.body,
         speaks_contract=speaks_contract,
-        entries=entries,
+        entries=entries if len(entries) <= MOST_KEPT else None,
     )
 
 
