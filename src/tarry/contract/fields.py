@@ -27,6 +27,10 @@ _DIGITS = 19
 
 MOST_ENTRIES = 4_096
 """No message has so many headers, unless somebody wants to see how long it takes to read a frame full of tiny ones."""
+
+MOST_OWN = 4_000
+"""Of an application's own: what tarry and the broker add must fit beside them."""
+_BESIDE = (b"tarry-", b"x-", b"retry_count", b"max_retries")
 _COUNTED = range(MOST_ENTRIES)
 
 Entry = tuple[bytes, int, int, int]
@@ -88,8 +92,13 @@ def scan(table: bytes) -> list[Entry]:
     if position > length:
         raise BadTableError("a field is longer than the table")
     if position < length:
-        raise BadTableError(f"it has more than {MOST_ENTRIES} entries")
+        raise BadTableError(f"it has more than {MOST_OWN} entries")
     return entries
+
+
+def are_too_many(entries: list[Entry]) -> bool:
+    """Whether an application has put more headers on a message than retries carry."""
+    return len(entries) > MOST_OWN and sum(not name.startswith(_BESIDE) for name, _, _, _ in entries) > MOST_OWN
 
 
 def field_at(table: bytes, at: int, end: int) -> Field:
@@ -144,4 +153,17 @@ def cut(table: bytes, unwanted: Callable[[bytes], bool], entries: list[Entry] | 
     return b"".join((*kept, table[position:])) if position else table
 
 
-__all__ = ["BadTableError", "Entry", "Field", "cut", "entry", "field_at", "pick", "scan", "walk", "walk_array"]
+__all__ = [
+    "MOST_OWN",
+    "BadTableError",
+    "Entry",
+    "Field",
+    "are_too_many",
+    "cut",
+    "entry",
+    "field_at",
+    "pick",
+    "scan",
+    "walk",
+    "walk_array",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tarry.contract import headers as h
 from tarry.contract.encoding import bytes_entry, entry, head
-from tarry.contract.fields import BadTableError, cut, scan
+from tarry.contract.fields import BadTableError, are_too_many, cut, scan
 from tarry.contract.message import Refused, Request
 from tarry.contract.properties import Properties
 from tarry.contract.safety import FRAME_OVERHEAD, in_frame, safe
@@ -60,14 +60,14 @@ def _note(reason: str, left_out: list[str]) -> str:
 
 
 def _readable(table: bytes) -> bytes:
-    """The broker wrote this table, so it should follow its grammar; one that does not is kept as it is, in a wrapper
-    that no broker can stumble over.
+    """The broker wrote this table, so it should follow its grammar; one that does not, or has entries without an end,
+    is kept as it is, in a wrapper that nobody can stumble over.
     """
     try:
-        scan(table)
+        sound = not are_too_many(scan(table))
     except BadTableError:
-        return bytes_entry(head(h.BROKEN), table)
-    return table
+        sound = False
+    return table if sound else bytes_entry(head(h.BROKEN), table)
 
 
 def _who(item: Request | Refused, reason: str, round_: int) -> bytes:
