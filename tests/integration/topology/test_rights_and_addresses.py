@@ -182,7 +182,7 @@ def test_a_node_that_boots_with_the_definitions_verifies_over_tls(series: str | 
         assert command(address, "apply").exit_code == 0
 
         untrusted = Address.parse(address.url.partition("?")[0], management_url=address.management)
-        with pytest.raises(BrokerError, match="is not trusted: self.signed certificate"):
+        with pytest.raises(BrokerError, match=r"is not trusted: self.signed certificate"):
             apply(topology, untrusted)
 
 
