@@ -15,7 +15,7 @@ PROOFS := $(wildcard tests/acceptance/test_audit_*.py) \
   tests/integration/client/test_cut_at_every_step_nothing_is_lost.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test prove test-fast test-cuts check format lock generate chaos chaos-short bench-router bench-client clean
+.PHONY: help demo up test prove test-fast test-cuts check format lock generate chaos chaos-short fuzz audit-dependencies bench-router bench-client clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS="$$(printf '\t')" read -r name text; \
@@ -45,12 +45,16 @@ prove: $(READY) ## Run the proofs at their full size, on one series; half an hou
 test-cuts: $(READY) ## Cut each client's connection 500 times at every step of a failure, and count
 	@BROKER=$(BROKER) CLIENT_CUTS=500 $(PYTEST) tests/integration/client/test_cut_at_every_step_nothing_is_lost.py $(ARGS)
 
-check: $(READY) ## Lint, types, import layers, and that generated files are fresh
+check: $(READY) ## Lint, types, import layers, that generated files are fresh, known vulnerabilities
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tarry.generate --check
+	@$(BIN)/python -m tests.hostile.advisories
+
+audit-dependencies: $(READY) ## Ask the package index about known vulnerabilities of every pinned package
+	@$(BIN)/python -m tests.hostile.advisories
 
 format: $(READY) ## Format the code and mend what the linter can mend
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
@@ -68,6 +72,9 @@ chaos: $(READY) ## Break everything under load, on every broker, and prove that 
 
 chaos-short: $(READY) ## The short form of every fault, a quarter of an hour
 	@BROKER=$(BROKER) TARRY_CHAOS=1 $(PYTEST) -n 0 -v tests/chaos $(ARGS)
+
+fuzz: $(READY) ## Throw a million broken requests at the decoder, on all cores (ARGS='--cases N --seed S --replay FILE')
+	@$(BIN)/python -m tests.hostile.fuzz $(ARGS)
 
 bench-router: $(READY) ## Measure the router against raw publishing and against the same loop on aio-pika
 	@$(BIN)/python -m benchmarks.router $(ARGS)

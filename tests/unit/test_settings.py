@@ -99,7 +99,7 @@ def test_delays_that_disagree_are_a_mistake() -> None:
 
 
 def test_a_file_that_cannot_be_read_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"cannot be read: .* Mend --settings or TARRY_SETTINGS"):
+    with pytest.raises(SettingsError, match=r"cannot be read: .* Mend it, or --settings or TARRY_SETTINGS"):
         load_settings(tmp_path / "nowhere.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("= 5")

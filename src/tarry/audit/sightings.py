@@ -36,10 +36,10 @@ def read_sighting(delivery: Delivery, arrived_ms: Callable[[int], int], names: N
         if retry_id is None or round_ is None or due is None:
             raise RefusalError("it has none of tarry's headers")  # noqa: TRY301 - told in one place
         uuid.UUID(retry_id)
+        at_ms = passed_ms(arrived_ms(delivery.tag), due, fields.get(h.DEATHS.encode()))
     except (RefusalError, BadTableError, ValueError) as error:
         log.warning("not a return", error=str(error))
         return None
-    at_ms = passed_ms(arrived_ms(delivery.tag), due, fields.get(h.DEATHS.encode()))
     tier = tier if tier.startswith(f"{names.delay}.") else f"{names.prefix}ladder"
     return Return(retry_id, round_, queue or "", count or 0, due, at_ms, delivery.redelivered, tier)
 

@@ -24,8 +24,13 @@ def spool_message(record: Record, names: Names) -> Message:
 
 
 def spooled_record(body: bytes) -> Record:
-    """The record of a spool message."""
-    fields: dict[str, Any] = json.loads(body)
+    """The record of a spool message; a ValueError, TypeError or KeyError if it is none."""
+    try:
+        fields: dict[str, Any] = json.loads(body)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    if type(fields["round"]) is not int:
+        raise TypeError("its round is no number")
     for name in ("body", "properties"):
         fields[name] = None if fields[name] is None else b64decode(fields[name])
     return Record(**(fields | {"state": State(fields["state"])}))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pika
 
 from tarry import __version__
+from tarry.broker.tls import Tls
 from tarry.errors import SettingsError
 
 AMQP_PORTS = {"amqp": 5672, "amqps": 5671}
@@ -34,19 +34,21 @@ class Address:
     """scheme://host:port of the management API; credentials are those of the AMQP URL unless it has its own."""
     management_user: str
     management_password: str
-    ca_file: str | None = None
+    tls: Tls = field(default_factory=Tls)
+    management_tls: Tls = field(default_factory=Tls)
     heartbeat: int = HEARTBEAT
 
     @classmethod
     def parse(cls, url: str, *, management_url: str | None = None, ca_file: str | None = None) -> Address:
         """`amqp://user:password@host:5672/vhost?heartbeat=15`; vhost and password are percent-decoded, no path means
-        `/`.
+        `/`. `cacertfile`, `certfile` and `keyfile` may stand there too, and in the management address.
         """
         parts = urlsplit(url)
         if parts.scheme not in AMQP_PORTS or not parts.hostname:
             raise SettingsError(f"{_hide(url)!r} is not an AMQP address: write amqp://user:password@host:5672/vhost")
         user, password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
         host = parts.hostname
+        tls = Tls(ca_file).with_query(parts.query)
         web = urlsplit(management_url or _default_management(parts.scheme, host))
         if web.scheme not in MANAGEMENT_PORTS or not web.hostname:
             raise SettingsError(f"{_hide(management_url or '')!r} is not a management address: write http://host:15672")
@@ -60,7 +62,8 @@ class Address:
             management=f"{web.scheme}://{_bracket(web.hostname)}:{web.port or MANAGEMENT_PORTS[web.scheme]}",
             management_user=unquote(web.username) if web.username else user,
             management_password=unquote(web.password) if web.password else password,
-            ca_file=ca_file,
+            tls=tls,
+            management_tls=tls.with_query(web.query),
             heartbeat=_heartbeat(parts.query),
         )
 
@@ -82,20 +85,22 @@ class Address:
     def _tls(self) -> pika.SSLOptions | None:
         if self.scheme != "amqps":
             return None
-        return pika.SSLOptions(ssl.create_default_context(cafile=self.ca_file), self.host)
+        return pika.SSLOptions(self.tls.context(), self.host)
 
     @property
     def url(self) -> str:
         """The whole address, password included: for child processes, never for logs."""
         credentials = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}"
         address = f"{self.scheme}://{credentials}@{_bracket(self.host)}:{self.port}/{quote(self.vhost, safe='')}"
-        return address if self.heartbeat == HEARTBEAT else f"{address}?heartbeat={self.heartbeat}"
+        heartbeat = "" if self.heartbeat == HEARTBEAT else f"heartbeat={self.heartbeat}"
+        return "?".join(filter(None, [address, "&".join(filter(None, [heartbeat, self.tls.query]))]))
 
     @property
     def management_with_login(self) -> str:
         """The management address, password included: for child processes, never for logs."""
         scheme, _, host = self.management.partition("://")
-        return f"{scheme}://{quote(self.management_user, safe='')}:{quote(self.management_password, safe='')}@{host}"
+        login = f"{quote(self.management_user, safe='')}:{quote(self.management_password, safe='')}"
+        return "?".join(filter(None, [f"{scheme}://{login}@{host}", self.management_tls.query]))
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.user}:***@{_bracket(self.host)}:{self.port}/{quote(self.vhost, safe='')}"

@@ -15,7 +15,7 @@ LINGER = 0.004
 """Seconds that a batch waits for company."""
 
 LARGEST_BATCH = 8 << 20
-"""Bytes of bodies in one batch: all of them go into one statement, and one statement has its limits."""
+"""Bytes of bodies and headers in one batch: all of them go into one statement, and one statement has its limits."""
 
 
 class Consumer:
@@ -101,7 +101,7 @@ class Consumer:
     def _take(self) -> list[Delivery]:
         count, size = 0, 0
         for delivery in self._waiting[: self._most]:
-            size += len(delivery.body)
+            size += len(delivery.body) + len(delivery.properties.headers or b"")
             if count and size > LARGEST_BATCH:
                 break
             count += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pika.exceptions import (
 )
 
 from tarry.broker.address import Address
+from tarry.broker.tls import distrusted
 from tarry.errors import BrokerError, BrokerUnreachableError, TopologyMismatchError
 
 ACCESS_REFUSED = 403
@@ -60,6 +62,9 @@ def connect(address: Address, purpose: str) -> pika.BlockingConnection:
     except (ProbableAccessDeniedError, ConnectionClosedByBroker) as error:
         raise _kept_out(address, str(error)) from error
     except (AMQPConnectionError, OSError) as error:
+        cause = _cause(error)
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise distrusted(address, cause) from error
         raise BrokerUnreachableError(f"No broker answers at {address}: {_reason(error)}.") from error
 
 
@@ -122,15 +127,21 @@ def _without_code(text: str) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Pika wraps the cause several times and most layers print empty."""
+    """Most layers of pika's print empty."""
+    cause = _cause(error)
+    return str(error if cause is None else cause) or type(error).__name__
+
+
+def _cause(error: BaseException) -> OSError | None:
+    """Pika wraps it several times."""
     seen: BaseException | None = error
     while seen is not None:
         for part in (*seen.args, seen):
             inner = getattr(part, "exception", part)
             if isinstance(inner, OSError):
-                return str(inner)
+                return inner
         seen = seen.__cause__ or seen.__context__
-    return str(error) or type(error).__name__
+    return None
 
 
 __all__ = ["AMQPError", "Rights", "channel", "connect", "explained", "refusal"]

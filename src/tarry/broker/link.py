@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from pika.exceptions import (
 )
 
 from tarry.broker.address import Address
+from tarry.broker.tls import distrusted
 from tarry.broker.wire import RawConnection
 from tarry.errors import BrokerError, BrokerUnreachableError
 
@@ -169,6 +171,8 @@ def _refused(address: Address, error: BaseException | str) -> BrokerError:
     cause = _innermost(error)
     if isinstance(cause, ProbableAuthenticationError | ProbableAccessDeniedError):
         return BrokerError(f"{address} refused the login: check user, password and vhost in RABBITMQ_URL.")
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return distrusted(address, cause)
     if isinstance(cause, ConnectionClosedByBroker):
         return BrokerError(f"{address} closed the connection at once: {cause.reply_text}")
     return BrokerUnreachableError(f"No broker answers at {address}: {say(error)}.")

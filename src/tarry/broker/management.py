@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -16,11 +17,14 @@ from pyrabbit2.api import PermissionError as Unauthorised
 from pyrabbit2.http import HTTPError, NetworkError
 
 from tarry.broker.address import Address
-from tarry.errors import BrokerError, BrokerUnreachableError
+from tarry.broker.tls import distrusted
+from tarry.errors import BrokerError, BrokerUnreachableError, SettingsError
 
 Json = dict[str, Any]
 T = TypeVar("T")
 NOT_FOUND = 404
+DOTS = (".", "..")
+"""In a path these lead elsewhere, however they are written: such a name can only be looked for in a list."""
 
 
 class Management:
@@ -36,7 +40,8 @@ class Management:
             address.management_password,
             timeout=timeout,
             scheme=scheme,
-            verify=address.ca_file or True,
+            verify=address.management_tls.ca_file or True,
+            cert=address.management_tls.client,
         )
 
     def overview(self) -> Json:
@@ -63,12 +68,16 @@ class Management:
         return self._get_list("queues", {"disable_stats": "true", "enable_queue_totals": "true"})
 
     def queue(self, name: str) -> Json | None:
+        if name in DOTS:
+            return next((one for one in self.queues() if one["name"] == name), None)
         return cast("Json | None", self._maybe(f"queues/{self._quoted}/{quote(name, safe='')}"))
 
     def exchanges(self) -> list[Json]:
         return self._get_list("exchanges")
 
     def exchange(self, name: str) -> Json | None:
+        if name in DOTS:
+            return next((one for one in self.exchanges() if one["name"] == name), None)
         return cast("Json | None", self._maybe(f"exchanges/{self._quoted}/{quote(name, safe='')}"))
 
     def bindings(self) -> list[Json]:
@@ -151,7 +160,11 @@ class Management:
                 ) from error
             reason = str(error.detail or error.reason).strip()
             raise BrokerError(f"{where} refused {what}: {error.status} {reason}") from error
+        except OSError as error:  # of a file for TLS, which is looked for at the first call
+            raise SettingsError(f"{where} cannot be asked: {error}") from error
         except (NetworkError, APIError) as error:
+            if (untrusted := _certificate_error(error)) is not None:
+                raise distrusted(where, untrusted) from error
             raise BrokerUnreachableError(
                 f"No answer from {where}: is the management plugin on (rabbitmq-plugins enable rabbitmq_management), "
                 f"and is the address right? Set RABBITMQ_MANAGEMENT_URL if it is elsewhere. ({_short(error)})"
@@ -164,6 +177,20 @@ class Management:
             f"(rabbitmqctl set_user_tags {shlex.quote(user)} policymaker), and that it may enter the vhost "
             f"(rabbitmqctl list_permissions -p {shlex.quote(self.vhost)})."
         )
+
+
+def _certificate_error(error: BaseException) -> ssl.SSLCertVerificationError | None:
+    """Several layers down."""
+    seen, left = set[int](), [error]
+    while left:
+        one = left.pop()
+        if isinstance(one, ssl.SSLCertVerificationError):
+            return one
+        if id(one) not in seen:
+            seen.add(id(one))
+            around = (one.__cause__, one.__context__, getattr(one, "reason", None), *one.args)
+            left += [inner for inner in around if isinstance(inner, BaseException)]
+    return None
 
 
 def _short(error: Exception) -> str:

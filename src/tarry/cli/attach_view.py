@@ -55,7 +55,7 @@ def show_attachments(found: Sequence[Attachment]) -> None:
     shown = table("Attached", "kind", "name", "state", "merged with policy", "detail")
     for one in found:
         state = Text(str(one.state), style=STATES.get(one.state, "red"))
-        shown.add_row(one.destination.kind, Text(one.destination.name), state, Text(one.base or ""), Text(one.detail))
+        shown.add_row(one.destination.kind, one.destination.name, state, one.base or "", one.detail)
     print_table(shown)
 
 

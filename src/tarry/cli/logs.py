@@ -7,10 +7,11 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
 
 import structlog
 
+from tarry.cli.printable import printable, printable_json
 from tarry.router.actions import Action, log_actions
 
 
@@ -22,20 +23,29 @@ def set_up_logs(style: Literal["json", "console"], service: str) -> None:
     logging.getLogger("psycopg").setLevel(logging.CRITICAL)
     as_json: list[structlog.typing.Processor] = [
         structlog.processors.format_exc_info,
-        structlog.processors.JSONRenderer(ensure_ascii=False),
+        structlog.processors.JSONRenderer(serializer=_as_json),
     ]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *(as_json if style == "json" else [structlog.dev.ConsoleRenderer()]),
+            *(as_json if style == "json" else [_for_eyes, structlog.dev.ConsoleRenderer()]),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(service=service)
+
+
+def _as_json(event: Any, **kwargs: Any) -> str:
+    """Logs are read on terminals too: an error text of somebody's must not be able to clear the screen."""
+    return printable_json(json.dumps(event, ensure_ascii=False, **kwargs))
+
+
+def _for_eyes(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 def action_writer(style: Literal["json", "console"], service: str) -> Callable[[Sequence[Action]], None]:
@@ -55,5 +65,5 @@ class JsonActions:
         if found:
             at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
             common = {"service": self._service, "level": "info", "timestamp": at}
-            self._out.write("\n".join([self._encode({**common, **action}) for action in found]) + "\n")
+            self._out.write(printable_json("\n".join([self._encode({**common, **action}) for action in found])) + "\n")
             self._out.flush()

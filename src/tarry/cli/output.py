@@ -1,6 +1,9 @@
 """How every command speaks: tables and colour on a terminal, plain lines in a pipe, JSON on request, errors as a line.
 
 What a command answers goes to stdout; everything about the doing of it (progress, notes, errors) goes to stderr.
+
+Whatever is said passes through here, and anything may come from outside: an error text, a queue's name, an answer of
+the broker. So nothing is read as markup, and what a terminal would act on is escaped.
 """
 
 from __future__ import annotations
@@ -12,12 +15,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
+from tarry.cli.printable import printable, printable_json
 from tarry.errors import TarryError
 
 INTERRUPTED = 130
@@ -47,27 +53,47 @@ class Commands(TyperGroup):
 def print_error(error: TarryError) -> None:
     """`error: …`, several mistakes one below the other."""
     for line in str(error).splitlines() or [type(error).__name__]:
-        err.print(Text.assemble(("error:", "bold red"), " ", line))
+        err.print(Text.assemble(("error:", "bold red"), " ", printable(line)))
 
 
 def line(text: str, mark: str = "", style: str = "") -> None:
-    """One line of answer. Text from the broker is never read as markup."""
-    out.print(Text.assemble((f"{mark} " if mark else "", style), text))
+    """One line of answer: a line end in somebody's error text does not begin another."""
+    out.print(Text.assemble((f"{mark} " if mark else "", style), printable(text)))
+
+
+def block(text: str) -> None:
+    """A text with its own line ends, such as a payload."""
+    out.print(Text(printable(text, lines=True)))
 
 
 def note(text: str) -> None:
     """Worth knowing, not the answer."""
-    err.print(Text(text, style="dim"))
+    err.print(Text(printable(text, lines=True), style="dim"))
 
 
 def print_json(data: Any) -> None:
     """Straight to stdout: rich would wrap and colour it."""
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    typer.echo(printable_json(json.dumps(data, indent=2, ensure_ascii=False)))
+
+
+class PlainTable(Table):
+    """Rich reads the text of a cell as markup, unless it is told that it is text."""
+
+    def add_row(self, *cells: RenderableType | None, style: StyleType | None = None, end_section: bool = False) -> None:
+        plain = (Text(printable(one)) if isinstance(one, str) else one for one in cells)
+        super().add_row(*plain, style=style, end_section=end_section)
 
 
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
     """A table that reads well in a terminal and in a pipe; columns named in `right` hold numbers."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    made = PlainTable(
+        title=escape(printable(title)),
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+    )
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", no_wrap=column in right)
     return made
@@ -97,4 +123,4 @@ def waiting(what: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]
         yield lambda _news: None
         return
     with err.status(Text(what)) as status:
-        yield lambda news: status.update(Text(f"{what}: {news}"))
+        yield lambda news: status.update(Text(printable(f"{what}: {news}")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 _KEPT = "\n\t"
 
 
@@ -24,6 +26,13 @@ def _escaped(one: str) -> str:
     if number < 0x100:  # noqa: PLR2004 - one byte
         return f"\\x{number:02x}"
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"  # noqa: PLR2004 - as Python writes them
+
+
+def printable_json(text: str) -> str:
+    """JSON that says the same: what stands outside of its strings is printable, but for blanks and line ends."""
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return "".join(one if one in _KEPT or one.isprintable() else json.dumps(one)[1:-1] for one in text)
 
 
 def payload_text(body: bytes) -> str | None:

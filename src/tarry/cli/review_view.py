@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from tarry.cli.output import line, note, print_table, table
+from tarry.cli.output import block, line, note, print_table, table
 from tarry.cli.printable import payload_text, printable, shortened
 from tarry.control.review.check import KINDS, Checked
 from tarry.control.review.job import Problem, Stands
@@ -21,6 +21,7 @@ from tarry.core.durations import humanise
 
 SHOWN = 50
 LONG = 60
+PREVIEW = 256
 
 
 def plain(value: Any) -> Any:
@@ -131,7 +132,8 @@ def _show_payload(found: Detail) -> None:
     print_table(shown)
     text = payload_text(found.body)
     line(f"payload, {len(found.body):,} bytes:")
-    line(text if text is not None else f"(not text) {found.body[:256].hex(' ')}{' …' if len(found.body) > 256 else ''}")  # noqa: PLR2004 - a preview
+    more = " …" if len(found.body) > PREVIEW else ""
+    block(text if text is not None else f"(not text) {found.body[:PREVIEW].hex(' ')}{more}")
 
 
 def show_jobs(found: Sequence[Stands]) -> None:

@@ -10,6 +10,9 @@ from tarry.core.names import LONGEST_NAME, RESERVED
 
 MOST_REMEMBERED = 4_096
 
+_IN_NO_NAME = frozenset("\x00\r\n")
+"""A broker takes line ends out of a queue's name: what we look at must be what it will bind."""
+
 
 def check_size(delivery: Delivery, accept: Acceptance) -> None:
     if len(delivery.body) > accept.largest_body:
@@ -38,7 +41,7 @@ def check_delivered_key(key: str | bytes) -> None:
 
 
 def _check_queue(queue: str, accept: Acceptance) -> None:
-    if not queue or len(queue.encode()) > LONGEST_NAME or "\x00" in queue:
+    if not queue or len(queue.encode()) > LONGEST_NAME or not _IN_NO_NAME.isdisjoint(queue):
         raise RefusalError(f"{queue[:40]!r} cannot be the name of an origin queue")
     if accept.names.is_ours(queue):
         raise RefusalError(f"the origin {queue!r} is a queue of tarry's or the broker's own")

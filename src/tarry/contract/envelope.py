@@ -18,6 +18,7 @@ OWN_TYPES = frozenset({b"application/vnd.tarry.retry", b"application/vnd.tarry.r
 PROTOBUF_TYPES = frozenset({b"application/x-protobuf", b"application/protobuf", b"application/vnd.google.protobuf"})
 JSON_TYPES = frozenset({b"application/json", b"application/vnd.tarry.retry+json"})
 _is_base64 = re.compile(r"(?:[\w+/-]{4})*(?:[\w+/-]{2,3}={0,2})?", re.ASCII).fullmatch
+_NAMES = frozenset(name for field in RetryMessage.DESCRIPTOR.fields for name in (field.name, field.json_name))
 _ANY_TYPE = OWN_TYPES | PROTOBUF_TYPES | JSON_TYPES
 
 
@@ -67,14 +68,16 @@ def open_envelope(content_type: bytes | None, body: bytes) -> Envelope:
 
 
 def _checked_json(body: bytes) -> dict[str, Any]:
-    """The library passes over what is not base64, and would return a payload with holes in it."""
+    """The library passes over what is not base64, and would return a payload with holes in it; and it stumbles over a
+    name that is no Unicode, so it gets those that it knows and no other.
+    """
     fields = json.loads(body)
     if not isinstance(fields, dict):
         raise TypeError(f"a JSON object was expected, not a {type(fields).__name__}")
     for name in ("original_payload", "originalPayload"):
         if not _is_base64(str(fields.get(name) or "")):
             raise ValueError(f"`{name}` is not base64")
-    return fields
+    return {name: value for name, value in fields.items() if name in _NAMES}
 
 
 def _bare(content_type: bytes | None) -> bytes:

@@ -25,6 +25,14 @@ _LENGTH = 4
 _DIGITS = 19
 """Of a 64-bit integer."""
 
+MOST_ENTRIES = 4_096
+"""No message has so many headers, unless somebody wants to see how long it takes to read a frame full of tiny ones."""
+
+MOST_OWN = 4_000
+"""Of an application's own: what tarry and the broker add must fit beside them."""
+_BESIDE = (b"tarry-", b"x-", b"retry_count", b"max_retries")
+_COUNTED = range(MOST_ENTRIES)
+
 Entry = tuple[bytes, int, int, int]
 """One entry of a table: its name, where it starts, where its type octet stands, where it ends."""
 
@@ -69,7 +77,9 @@ def scan(table: bytes) -> list[Entry]:
     entries: list[Entry] = []
     position, length = 0, len(table)
     try:
-        while position < length:
+        for _ in _COUNTED:
+            if position >= length:
+                break
             at = position + 1 + table[position]
             size = _SIZES[table[at]]
             end = at + 1 + (size if size is not None else _LENGTH + _length(table, at + 1)[0])
@@ -81,7 +91,14 @@ def scan(table: bytes) -> list[Entry]:
         raise BadTableError(f"unknown field type {bytes(unknown.args)!r}") from None
     if position > length:
         raise BadTableError("a field is longer than the table")
+    if position < length:
+        raise BadTableError(f"it has more than {MOST_OWN} entries")
     return entries
+
+
+def are_too_many(entries: list[Entry]) -> bool:
+    """Whether an application has put more headers on a message than retries carry."""
+    return len(entries) > MOST_OWN and sum(not name.startswith(_BESIDE) for name, _, _, _ in entries) > MOST_OWN
 
 
 def field_at(table: bytes, at: int, end: int) -> Field:
@@ -97,8 +114,11 @@ def walk(table: bytes) -> Iterator[tuple[bytes, Field]]:
 
 def walk_array(array: bytes) -> Iterator[Field]:
     """The items of an array (its content, without the leading length), in order."""
-    at, length = 0, len(array)
+    at, length, count = 0, len(array), 0
     while at < length:
+        count += 1
+        if count > MOST_ENTRIES:
+            raise BadTableError(f"an array has more than {MOST_ENTRIES} items")
         end = _value_end(array, at)
         if end > length:
             raise BadTableError("a field is longer than the array")
@@ -133,4 +153,17 @@ def cut(table: bytes, unwanted: Callable[[bytes], bool], entries: list[Entry] | 
     return b"".join((*kept, table[position:])) if position else table
 
 
-__all__ = ["BadTableError", "Entry", "Field", "cut", "entry", "field_at", "pick", "scan", "walk", "walk_array"]
+__all__ = [
+    "MOST_OWN",
+    "BadTableError",
+    "Entry",
+    "Field",
+    "are_too_many",
+    "cut",
+    "entry",
+    "field_at",
+    "pick",
+    "scan",
+    "walk",
+    "walk_array",
+]

@@ -52,7 +52,7 @@ class Request(NamedTuple):
     speaks_contract: bool
     """Whether the contract's headers on it are ours to read and rewrite, or the application's own."""
     entries: list[Entry] | None = None
-    """Where everything stands in its header table, so that it is walked only once."""
+    """Where everything stands in its header table, so that it is walked only once; None where that is too much."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def read_report(body: bytes) -> list[Outcome]:
     """Outcomes of kinds that this version does not know are passed over; anything else that is odd is an error."""
     try:
         rows = json.loads(body)["outcomes"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadReportError('an outcome report is a JSON object with a list "outcomes"') from error
     if not isinstance(rows, list) or len(rows) > MOST_OUTCOMES:
         raise BadReportError(f'"outcomes" must be a list of at most {MOST_OUTCOMES} outcomes')
@@ -81,7 +81,7 @@ def _read(row: Any) -> Outcome:
             duration_ms=_number(row, "duration_ms", FAR_FUTURE_MS),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadReportError(f"not an outcome: {str(row)[:200]} ({error})") from error
+        raise BadReportError(f"not an outcome: {str(error)[:200]}") from error
 
 
 def _number(row: dict[str, Any], name: str, most: int) -> int:

@@ -11,7 +11,7 @@ from tarry.contract import headers as h
 from tarry.contract.checks import check_delivered_key, check_origin, check_size
 from tarry.contract.deaths import Death, deaths, last_death
 from tarry.contract.envelope import Envelope, is_envelope, is_surely_envelope, open_envelope
-from tarry.contract.fields import BadTableError, Entry, pick, scan
+from tarry.contract.fields import MOST_OWN, BadTableError, Entry, are_too_many, pick, scan
 from tarry.contract.identity import MOST_ROUNDS, Own, known_id, message_id_of, read_own, retry_id
 from tarry.contract.message import Acceptance, Delivery, Form, Origin, Probe, Refused, Request
 from tarry.contract.reading import HeaderReader, RefusalError, sane, sane_moment
@@ -24,12 +24,18 @@ Told = Death | Envelope | None
 
 _DEATHS = h.DEATHS.encode()
 
+MOST_KEPT = 256
+"""Places in a header table that are worth remembering. A table of tiny entries takes seventy times its own size when it
+is taken apart, and a batch of such tables a gigabyte."""
+
 
 def parse(delivery: Delivery, accept: Acceptance, new_id: Callable[[], str]) -> Request | Refused | Probe:
     """Understand one delivery; `new_id` gives an id to a message that has none."""
     try:
         table = delivery.properties.headers or b""
         entries = scan(table)
+        if are_too_many(entries):
+            raise BadTableError(f"it has more than {MOST_OWN} entries")  # noqa: TRY301 - told in one place
         headers = HeaderReader(pick(table, h.READ, entries))
         if headers.has(h.PROBE) and _is_probe(headers, accept.names):
             return Probe(delivery)
@@ -72,7 +78,7 @@ def _request(
         failure=_failure(origin.queue, told, headers, own, speaks_contract=speaks_contract),
         body=told.original_payload if isinstance(told, Envelope) else delivery.body,
         speaks_contract=speaks_contract,
-        entries=entries,
+        entries=entries if len(entries) <= MOST_KEPT else None,
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tarry.contract import headers as h
 from tarry.contract.encoding import bytes_entry, entry, head
-from tarry.contract.fields import BadTableError, cut, scan
+from tarry.contract.fields import BadTableError, are_too_many, cut, scan
 from tarry.contract.message import Refused, Request
 from tarry.contract.properties import Properties
-from tarry.contract.safety import in_frame, safe
+from tarry.contract.safety import FRAME_OVERHEAD, in_frame, safe
 
 LONGEST_REASON = 1_000
 SHORT_REASON = 80
@@ -36,26 +36,38 @@ def for_review(item: Request | Refused, reason: str, round_: int, frame_max: int
 
 def _squeezed(item: Request | Refused, table: bytes, reason: str, round_: int, frame_max: int) -> Properties:
     """A producer with a larger frame limit than ours can send what we cannot."""
-    left_out: list[str] = []
-    while True:
-        note = f"{reason[:SHORT_REASON]} (left out, too large for one frame: {', '.join(left_out)[:SHORT_REASON]})"
-        properties = safe(item.delivery.properties, table + _who(item, note, round_))
-        if in_frame(properties, frame_max) or not table:
-            return properties
-        name, start, _, end = max(scan(table), key=lambda one: one[3] - one[1])
-        table = table[:start] + table[end:]
-        left_out.append(name.decode(errors="backslashreplace"))
+    old = item.delivery.properties
+    room = frame_max - _size_beside(old, _who(item, _note(reason, ["?" * SHORT_REASON]), round_))
+    left_out, size = set(), len(table)
+    entries = scan(table)
+    for place, (_, start, _, end) in sorted(enumerate(entries), key=lambda one: one[1][1] - one[1][3]):
+        if size <= room:
+            break
+        left_out.add(place)
+        size -= end - start
+    kept = b"".join(table[start:end] for place, (_, start, _, end) in enumerate(entries) if place not in left_out)
+    names = [entries[place][0].decode(errors="backslashreplace") for place in sorted(left_out)[:SHORT_REASON]]
+    return safe(old, kept + _who(item, _note(reason, names), round_))
+
+
+def _size_beside(old: Properties, said: bytes) -> int:
+    """Bytes of the frame that are not the user's headers; a letter of the note has four at the most."""
+    return safe(old, said).size() + FRAME_OVERHEAD + 2 * 3 * SHORT_REASON
+
+
+def _note(reason: str, left_out: list[str]) -> str:
+    return f"{reason[:SHORT_REASON]} (left out, too large for one frame: {', '.join(left_out)[:SHORT_REASON]})"
 
 
 def _readable(table: bytes) -> bytes:
-    """The broker wrote this table, so it should follow its grammar; one that does not is kept as it is, in a wrapper
-    that no broker can stumble over.
+    """The broker wrote this table, so it should follow its grammar; one that does not, or has entries without an end,
+    is kept as it is, in a wrapper that nobody can stumble over.
     """
     try:
-        scan(table)
+        sound = not are_too_many(scan(table))
     except BadTableError:
-        return bytes_entry(head(h.BROKEN), table)
-    return table
+        sound = False
+    return table if sound else bytes_entry(head(h.BROKEN), table)
 
 
 def _who(item: Request | Refused, reason: str, round_: int) -> bytes:

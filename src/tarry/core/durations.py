@@ -9,14 +9,20 @@ UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 PATTERN = r"^(\d+(\.\d+)?(ms|s|m|h|d))+$"
 
+LONGEST_TEXT = 40
+LONGEST = 36_525 * UNITS["d"]
+"""A hundred years: what is longer is a mistake, and would not fit where moments are kept."""
+
 
 def parse_duration(text: object) -> int:
     """`"1m30s"` → 90000. Whole milliseconds only; a bare number is refused because its unit is a guess."""
-    if not isinstance(text, str) or not re.fullmatch(PATTERN, text):
-        raise ValueError(f"`{text}`: use ms, s, m, h or d, as in 500ms, 2s or 1h30m")
+    if not isinstance(text, str) or len(text) > LONGEST_TEXT or not re.fullmatch(PATTERN, text, re.ASCII):
+        raise ValueError(f"`{str(text)[:LONGEST_TEXT]}`: use ms, s, m, h or d, as in 500ms, 2s or 1h30m")
     total = sum(Fraction(number) * UNITS[unit] for number, unit in _PART.findall(text))
     if total.denominator != 1:
         raise ValueError(f"`{text}`: shorter than a millisecond; use whole milliseconds")
+    if total > LONGEST:
+        raise ValueError(f"`{text}`: longer than a hundred years")
     return int(total)
 
 

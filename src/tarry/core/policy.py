@@ -6,7 +6,16 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
 
 from tarry.core.duration_field import Duration
 from tarry.core.durations import format_duration, parse_duration
@@ -48,6 +57,12 @@ Jitter = Annotated[
 ]
 
 
+LONGEST_GLOB = 500
+Glob = Annotated[str, StringConstraints(max_length=LONGEST_GLOB)]
+"""A pattern with `*`, `?` and `[…]`. It is matched without going back, so a text made to match slowly finds nothing to
+hold on to; only a pattern of many thousand characters would take long, and nobody writes one."""
+
+
 class Model(BaseModel):
     """Unknown keys are mistakes: a typo must not silently be a default."""
 
@@ -57,11 +72,11 @@ class Model(BaseModel):
 class Match(Model):
     """Whom a policy is for; every part given must match."""
 
-    queue: str = Field("*", description="Glob on the name of the queue the message failed in.")
-    priority: str | None = Field(
+    queue: Glob = Field("*", description="Glob on the name of the queue the message failed in.")
+    priority: Glob | None = Field(
         None, description="Glob on the request's `priority`; a request without one is no match."
     )
-    job_type: str | None = Field(
+    job_type: Glob | None = Field(
         None, description="Glob on the request's `job_type`; a request without one is no match."
     )
 
@@ -95,8 +110,8 @@ class Backoff(Model):
 class ErrorRule(Model):
     """Errors that match belong to a class; the first rule that matches decides."""
 
-    type: str = Field("*", description="Glob on the request's `error_type`.")
-    reason: str = Field("*", description="Glob on the request's `error_reason`.")
+    type: Glob = Field("*", description="Glob on the request's `error_type`.")
+    reason: Glob = Field("*", description="Glob on the request's `error_reason`.")
     error_class: ErrorClass = Field(
         alias="class", description="The class of such errors: final, retryable or rate_limited."
     )

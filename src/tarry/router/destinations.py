@@ -23,6 +23,7 @@ MISSING_FOR = 2.0
 """Seconds that a queue once found missing is taken for missing: each look costs a channel."""
 
 MOST_MISSING = 10_000
+"""Names that are remembered: requests can make up any number of them."""
 
 
 @dataclass(slots=True)
@@ -81,6 +82,8 @@ class Destinations:
     def _refused(self, destination: Destination, closed: ChannelClosedByBroker) -> str:
         if closed.reply_code == ACCESS_REFUSED:
             log.warning("may not bind, relying on attach", queue=destination.name, broker=closed.reply_text)
+            if len(self._unbindable) >= MOST_MISSING:
+                self._unbindable.clear()
             self._unbindable.add(destination)
             return f"the router may not bind {destination.name!r}: run `tarry attach {destination.name}`"
         if closed.reply_code == NOT_FOUND:

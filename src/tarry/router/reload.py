@@ -60,7 +60,7 @@ class Reload:
     async def try_it(self) -> bool:
         """False if the same files may do later, once the broker has what they need."""
         try:
-            wanted = self.read()
+            wanted = await in_thread(self.read, "reload")
             self._refuse_restart(wanted)
         except TarryError as error:
             self._complain("topology not reloaded, the old one stays", error)

@@ -23,8 +23,9 @@ from tarry.core.decide import Review, Schedule
 from tarry.core.ladder import itinerary
 from tarry.core.names import Destination
 from tarry.core.policy import ErrorClass
-from tarry.errors import TarryError
+from tarry.errors import DelayTooLongError, TarryError
 from tarry.router.batches import Settled
+from tarry.router.contain import contained
 from tarry.router.flow import Flow
 from tarry.router.plans import Plan, message_of, record_of
 from tarry.router.stray import TIMES, Stray, read_stray
@@ -56,16 +57,19 @@ class Strays:
 
     async def __call__(self, batch: Sequence[Delivery]) -> Settled:
         try:
-            strays = [self._read(delivery) for delivery in batch]
-            await asyncio.sleep(_rest(strays))
-            return await self._move([await self._plan(stray) for stray in strays])
+            return await contained(batch, self._send_on, self.flow().give_up)
         except (TarryError, AMQPError, OSError) as error:
             log.warning("strays wait", size=len(batch), error=str(error))
             return Settled(requeued=[delivery.tag for delivery in batch])
 
+    async def _send_on(self, batch: Sequence[Delivery]) -> Settled:
+        strays = [self._read(delivery) for delivery in batch]
+        await asyncio.sleep(_rest(strays))
+        return await self._move([await self._plan(stray) for stray in strays])
+
     def _read(self, delivery: Delivery) -> Stray | Refused:
         try:
-            return read_stray(delivery)
+            return read_stray(delivery, self.flow().accept)
         except (RefusalError, BadTableError) as error:
             return Refused(delivery, self.flow().new_id(), f"unroutable, and not readable: {error}")
 
@@ -77,7 +81,11 @@ class Strays:
         request, round_ = stray.request, stray.request.failure.round
         policy = flow.rules.policy_for(request.failure) or flow.rules.policies[-1]
         left = max(0, stray.due_ms - now)
-        way = itinerary(flow.rules.ladder, left, flow.rules.tiers)
+        try:
+            way = itinerary(flow.rules.ladder, left, flow.rules.tiers)
+        except DelayTooLongError as too_long:  # of a longer ladder than ours, or forged
+            review = Plan(request, round_, Review(policy, None, f"unroutable: {too_long}"), now)
+            return message_of(review, flow.names, flow.frame_max())
         decision = Schedule(policy, ErrorClass.RETRYABLE, stray.count, stray.most, way, stray.due_ms)
         plan = Plan(request, round_, decision, now)
         destination = stray.destination(due=not left)

@@ -13,6 +13,7 @@ from tarry.broker.consumer import Consumer
 from tarry.contract.request import Delivery
 from tarry.errors import AuditUnavailableError
 from tarry.router.batches import Settled
+from tarry.router.contain import GiveUp, contained
 
 log = structlog.get_logger()
 
@@ -35,15 +36,17 @@ class Tapped:
     purpose: str
     writer: Writer
 
-    def handler(
-        self, consumer: Consumer, give_up: Callable[[Delivery, str], Awaitable[object]]
-    ) -> Callable[[list[Delivery]], Awaitable[Settled]]:
+    def handler(self, consumer: Consumer, give_up: GiveUp) -> Callable[[list[Delivery]], Awaitable[Settled]]:
         """What cannot be written is for a person to see, and nobody waits for it."""
 
-        async def handle(batch: list[Delivery]) -> Settled:
+        async def write(batch: Sequence[Delivery]) -> Settled:
+            stays: list[int] = []
             for delivery, reason in await self.writer.handle(batch, consumer.arrived_ms):
                 log.error("the books cannot read it, to review", queue=self.queue, reason=reason)
-                await give_up(delivery, f"in {self.queue}: {reason}")
-            return Settled([delivery.tag for delivery in batch])
+                stays += (await give_up(delivery, f"in {self.queue}: {reason}")).requeued
+            return Settled([one.tag for one in batch if one.tag not in stays], stays)
+
+        async def handle(batch: list[Delivery]) -> Settled:
+            return await contained(batch, write, give_up)
 
         return handle

@@ -49,7 +49,7 @@ class Settings(BaseSettings):
         None, alias="RABBITMQ_MANAGEMENT_URL", description="Its management API; default: port 15672 on the same host."
     )
     rabbitmq_ca_file: str | None = Field(
-        None, alias="RABBITMQ_CA_FILE", description="Certificate authority to trust for amqps and https."
+        None, alias="RABBITMQ_CA_FILE", description="Certificate authority to trust for amqps and https; PEM."
     )
     database_url: SecretStr | None = Field(
         None, alias="DATABASE_URL", description="Postgres for the audit, as in postgresql://user:password@host/tarry."

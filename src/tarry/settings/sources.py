@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,6 +13,7 @@ from pydantic import ValidationError
 from tarry.errors import SettingsError
 from tarry.settings.mistakes import explain
 from tarry.settings.model import Settings
+from tarry.topology.toml_file import BadFileError, read_toml
 
 FILE_VARIABLE = "TARRY_SETTINGS"
 DEFAULT = "default"
@@ -66,11 +66,9 @@ def given_from(pairs: list[str]) -> dict[str, str]:
 
 def _read(file: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        problems.append(f"{file}: not TOML: {error}")
-    except (OSError, UnicodeDecodeError) as error:
-        problems.append(f"{file}: cannot be read: {error}. Mend --settings or {FILE_VARIABLE}.")
+        return read_toml(file)
+    except BadFileError as error:
+        problems.append(f"{file}: {error}. Mend it, or --settings or {FILE_VARIABLE}.")
     return {}
 
 

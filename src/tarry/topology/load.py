@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from tarry.errors import TopologyError
-from tarry.topology.mistakes import messages, without_echoes
+from tarry.topology.mistakes import messages, short, without_echoes
 from tarry.topology.model import Topology
+from tarry.topology.toml_file import BadFileError, read_toml
 
 MAIN_FILE = "tarry.toml"
 POLICY_FOLDER = "policies"
+MOST_TOLD = 50
 
 
 def shipped() -> Path:
@@ -29,7 +30,13 @@ def load(folder: Path) -> Topology:
     try:
         return Topology.model_validate(sources.data)
     except ValidationError as error:
-        raise TopologyError(sorted(sources.explain(error), key=sources.rank)) from None
+        raise TopologyError(_readable(sorted(sources.explain(error), key=sources.rank))) from None
+
+
+def _readable(problems: list[str]) -> list[str]:
+    """All at once, as long as there is somebody who reads all."""
+    more = len(problems) - MOST_TOLD
+    return problems if more <= 0 else [*problems[:MOST_TOLD], f"… and {more:,} mistakes more"]
 
 
 class _Sources:
@@ -42,7 +49,7 @@ class _Sources:
 
     def _read_all(self) -> dict[str, Any]:
         main = self._folder / MAIN_FILE
-        if not main.is_file():
+        if not _is_there(main):
             raise TopologyError(
                 f"{main}: no such file. Point --topology (or TARRY_TOPOLOGY) at a folder with a {MAIN_FILE}; "
                 f"the shipped one is {shipped()}."
@@ -53,14 +60,14 @@ class _Sources:
         for path in sorted((self._folder / POLICY_FOLDER).glob("*.toml")):
             policies += [(path, policy) for policy in self._policy_file(path, problems)]
         if problems:
-            raise TopologyError(problems)
-        self._origin = [(path, str(policy.get("name", "unnamed"))) for path, policy in policies]
+            raise TopologyError(_readable(problems))
+        self._origin = [(path, short(policy.get("name", "unnamed"))) for path, policy in policies]
         return data | {"policy": [policy for _, policy in policies]}
 
     def _policy_file(self, path: Path, problems: list[str]) -> list[dict[str, Any]]:
         data = _read(path, problems)
         problems += [
-            f"{path}: {key}: has no place here; a file in {POLICY_FOLDER}/ holds [[policy]] tables only"
+            f"{path}: {short(key)}: has no place here; a file in {POLICY_FOLDER}/ holds [[policy]] tables only"
             for key in data
             if key != "policy"
         ]
@@ -84,13 +91,16 @@ class _Sources:
         return ": ".join(filter(None, [str(path), ", ".join(_spell(keys))]))
 
 
+def _is_there(path: Path) -> bool:
+    """A link that leads nowhere is there, and cannot be read."""
+    return path.is_symlink() or path.exists()
+
+
 def _read(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        problems.append(f"{path}: not TOML: {error}")
-    except (OSError, UnicodeDecodeError) as error:
-        problems.append(f"{path}: cannot be read: {error}")
+        return read_toml(path)
+    except BadFileError as error:
+        problems.append(f"{path}: {error}")
     return {}
 
 
@@ -105,4 +115,4 @@ def _policies_in(data: dict[str, Any], path: Path, problems: list[str]) -> list[
 def _spell(keys: list[int | str]) -> Iterator[str]:
     """List positions count from one, as people do."""
     for key in keys:
-        yield f"entry {key + 1}" if isinstance(key, int) else key
+        yield f"entry {key + 1}" if isinstance(key, int) else short(key)

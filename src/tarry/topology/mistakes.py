@@ -19,6 +19,8 @@ ALPHABETS = {
 }
 """What the patterns of these fields say, in words."""
 
+LONGEST_QUOTE = 80
+
 
 def messages(problem: ErrorDetails) -> list[str]:
     """One message for each mistake; a check of a whole table can find several."""
@@ -31,9 +33,15 @@ def messages(problem: ErrorDetails) -> list[str]:
         case "value_error":
             return problem["msg"].removeprefix("Value error, ").splitlines()
         case "string_pattern_mismatch":
-            return [f"`{problem['input']}`: {ALPHABETS.get(str(location[-1]), problem['msg'])}"]
+            return [f"`{short(problem['input'])}`: {ALPHABETS.get(str(location[-1]), problem['msg'])}"]
         case _:
-            return [f"`{problem['input']}`: {problem['msg'].replace('Input should', 'should')}"]
+            return [f"`{short(problem['input'])}`: {problem['msg'].replace('Input should', 'should')}"]
+
+
+def short(given: object) -> str:
+    """In one line, whatever it is."""
+    text = " ".join(str(given).split())
+    return text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 1] + "…"
 
 
 def without_echoes(problems: list[ErrorDetails]) -> Iterator[ErrorDetails]:

@@ -12,7 +12,7 @@ from tarry.core.duration_field import Duration
 from tarry.core.durations import humanise
 from tarry.core.ladder import Ladder
 from tarry.core.names import Names
-from tarry.core.policy import Model, Policy
+from tarry.core.policy import Glob, Model, Policy
 
 T = TypeVar("T")
 DeathReason = Literal["rejected", "delivery_limit", "expired", "maxlen"]
@@ -81,7 +81,7 @@ class Topology(Model):
     ladder: LadderSection = Field(
         default_factory=LadderSection, description="The odometer of tiers that adds up to any delay."
     )
-    destinations: tuple[str, ...] = Field(
+    destinations: tuple[Glob, ...] = Field(
         ("*",), description="Globs: queues that a request may name and that are bound on first sight."
     )
     failures: tuple[DeathReason, ...] = Field(

@@ -1,0 +1,54 @@
+"""TOML from a file that may be anything: a directory, a pipe, a gigabyte, or made to keep the parser busy for hours."""
+
+from __future__ import annotations
+
+import re
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+LARGEST = 256 << 10
+"""Bytes; the shipped files have a few hundred."""
+
+MOST_PARTS = 32
+"""Of a dotted key. The parser needs the square of their number: forty thousand bytes of `a.a.a…` take half a minute."""
+
+_WORD = r"[^\s.=,\[\]{}]"
+_TOO_MANY_PARTS = re.compile(rf"(?<!{_WORD})(?:{_WORD}++[ \t]*+\.[ \t]*+){{{MOST_PARTS}}}")
+
+
+class BadFileError(ValueError):
+    """In one line, what is wrong with the file; without its name."""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of the file, or a BadFileError."""
+    try:
+        text = _text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFileError(f"cannot be read: {_short(error)}") from None
+    if found := _TOO_MANY_PARTS.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise BadFileError(f"line {line}: more than {MOST_PARTS} words with dots between them")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise BadFileError("not TOML that can be used: it is nested too deep") from None
+    except ValueError as error:  # also for what is TOML by its grammar and no value, such as a number of 5,000 digits
+        raise BadFileError(f"not TOML: {error}") from None
+
+
+def _text(path: Path) -> str:
+    """A pipe would be waited for, and a device never ends: only a file is opened."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise BadFileError("cannot be read: it is no file")
+    with path.open("rb") as file:
+        raw = file.read(LARGEST + 1)
+    if len(raw) > LARGEST:
+        raise BadFileError(f"cannot be read: it is larger than {LARGEST >> 10} KiB")
+    return raw.decode("utf-8")
+
+
+def _short(error: OSError | UnicodeDecodeError) -> str:
+    return f"{error.strerror}" if isinstance(error, OSError) else f"not UTF-8 text, at byte {error.start}"

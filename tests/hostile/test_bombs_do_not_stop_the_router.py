@@ -1,0 +1,159 @@
+"""Header bombs, deep nesting, huge numbers, forged strays and reports, against the real process: it goes on, each bad
+message is in review with a reason, memory stays where it was, and the good ones between them are on time.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tarry.contract.properties import Properties
+from tests.acceptance.test_bad_requests_never_stop_the_good_ones import drain, reason_of
+from tests.harness.waiting import wait_for
+from tests.hostile.fuzz import mutations
+from tests.integration.router.serving import Place, Router
+from tests.unit.contract.wire import array, counted, headers, named, table
+
+pytestmark = pytest.mark.timeout(300)
+
+REVIEW = "manual-review.pending"
+GOOD = named("original_queue", "quick.good")
+UUID = "24e9476b-f4f5-5044-8227-4c112216f4bc"
+ROUNDS = 100
+MOST_GROWTH = 300 << 20
+"""Bytes of memory; a batch of header bombs took gigabytes when all of it was taken apart."""
+
+
+def nested(levels: int) -> bytes:
+    """As deep as one frame can hold: five bytes for each level. A broker reads it recursively itself."""
+    return b"".join(b"A" + struct.pack(">I", 5 * (levels - level - 1)) for level in range(levels))
+
+
+BOMBS: dict[str, tuple[bytes, str]] = {
+    "tiny headers": (GOOD + b"\x01aV" * 40_000, "more than 4000 entries"),
+    "a thousand names": (b"".join(named(f"n{one}", one) for one in range(5_000)), "more than 4000 entries"),
+    "deep arrays": (named("deep", nested(2_000)), "no origin"),
+    "a deep count": (GOOD + named("retry_count", nested(1_000)), "must be a whole number"),
+    "a deep death": (named("x-death", nested(500)), "no origin"),
+    "many deaths": (named("x-death", array(*[counted(b"F", b"")] * 20_000)), "more than 4096 items"),
+    "a huge count": (GOOD + named("retry_count", 2**63 - 1), "must be from 0 to 1000"),
+    "the smallest count": (GOOD + named("retry_count", -(2**63)), "must be from 0 to 1000"),
+    "a moment past all time": (GOOD + named("next_retry_at_ms", 2**62), "must be from 0 to"),
+    "a float past all integers": (GOOD + named("max_retries", b"d" + struct.pack(">d", 1e308)), "must be from 0"),
+    "a number of 5,000 digits": (GOOD + named("retry_after_ms", "9" * 5_000), "must be a whole number"),
+    "a reason of 100,000 characters": (
+        GOOD + named("error_reason", "e" * 100_000) + named("error_class", "final"),
+        "the error is final",
+    ),
+    "a table in a table": (GOOD + named("priority", table(named("a", table(named("b", "c"))))), "must be UTF-8 text"),
+    "a queue with a line end": (named("original_queue", "ret\nry.audit"), "cannot be the name"),
+}
+
+
+def publish(channel: BlockingChannel, key: str, about: Properties, body: bytes, exchange: str = "") -> None:
+    channel.basic_publish(exchange, key, body, about)  # type: ignore[arg-type] # stands in for pika's
+
+
+def resident(router: Router) -> int:
+    """Bytes of memory that the process has now."""
+    status = Path(f"/proc/{router.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+def test_a_hail_of_bombs_with_good_ones_between(place: Place, start: Callable[..., Router]) -> None:
+    router = start().wait_ready()
+    place.origin("quick.good")
+    place.request("quick.good", "warm-up")
+    place.take("quick.good", 1)
+    before, peak = resident(router), 0
+    expected = {}
+    for number in range(ROUNDS):
+        for name, (raw, reason) in BOMBS.items():
+            message_id = f"{name} {number}"
+            expected[message_id] = reason
+            publish(place.channel, "retry.scheduled", Properties(headers=raw, message_id=message_id.encode()), b"x")
+        place.request("quick.good", f"good {number}")
+        peak = max(peak, resident(router))
+
+    def all_there() -> bool:
+        nonlocal peak
+        peak = max(peak, resident(router))
+        return place.depth(REVIEW) == len(expected)
+
+    wait_for(all_there, deadline=120, what=f"{len(expected)} messages in review")
+    assert sorted(place.take("quick.good", ROUNDS)) == sorted(f"good {number}" for number in range(ROUNDS))
+    for one in drain(place.address, REVIEW, len(expected)):
+        name = (one.properties.message_id or b"").decode()
+        assert expected[name] in reason_of(one), (name, reason_of(one))
+    assert peak - before < MOST_GROWTH, f"memory grew by {(peak - before) >> 20} MiB"
+    assert router.metric("tarry_reconnects_total") == 0
+    assert router.ready() == (200, [])
+
+
+STRAYS: dict[str, dict[str, bytes | str | int]] = {
+    "an id that is none": {"tarry-id": "x" * 300},
+    "a round past all rounds": {"tarry-round": 2**53},
+    "a moment past all time": {"tarry-due-ms": 2**53},
+    "a queue of tarry's own": {"tarry-queue": "retry.audit"},
+    "a queue with a line end": {"tarry-queue": "ret\nry.audit"},
+    "a count past all counts": {"tarry-count": 2**40},
+    "a reserved key": {"tarry-key": "~to:payroll"},
+}
+
+
+def test_a_forged_stray_goes_to_review_and_holds_up_no_other(place: Place, start: Callable[..., Router]) -> None:
+    router = start().wait_ready()
+    place.origin("quick.good")
+    sound: dict[str, bytes | str | int] = {
+        "tarry-id": UUID,
+        "tarry-round": 1,
+        "tarry-due-ms": int(time.time() * 1000),
+        "tarry-queue": "quick.good",
+        "tarry-count": 1,
+    }
+    for name, forged in STRAYS.items():
+        about = Properties(headers=headers(sound | forged), message_id=name.encode())
+        publish(place.channel, "retry.unroutable", about, b"forged")
+    publish(place.channel, "retry.unroutable", Properties(headers=headers(sound), message_id=b"true"), b"true")
+    assert place.take("quick.good", 1, deadline=30) == ["true"]
+    found = drain(place.address, REVIEW, len(STRAYS))
+    assert {(one.properties.message_id or b"").decode() for one in found} == set(STRAYS)
+    assert all("unroutable" in reason_of(one) for one in found)
+    assert place.depth("retry.audit") == 0
+    bound = {one["destination"] for one in place.api("bindings/{vhost}") if one["source"] == "retry.deliver"}
+    assert bound == {"quick.good"}
+    assert router.ready() == (200, [])
+
+
+REPORTS = {
+    "deep": b'{"outcomes":' + b"[" * 50_000,
+    "deep in a row": b'{"outcomes":[' + b"[" * 900 + b"]" * 900 + b"]}",
+    "no JSON": b"\xff\xfe",
+    "huge numbers": json.dumps({"outcomes": [{"id": UUID, "round": 10**30, "at_ms": 1}]}).encode(),
+    "wrong types": b'{"outcomes":[{"id":[],"round":{}}]}',
+    "too many": json.dumps({"outcomes": [{}] * 10_001}).encode(),
+}
+
+
+@pytest.mark.parametrize("exchange", ["retry.reports", "retry.spool", "retry.arrive"])
+def test_the_books_go_on_whatever_comes_to_the_tap(place: Place, start: Callable[..., Router], exchange: str) -> None:
+    """A deeply nested report once stopped the tap for everybody, for good."""
+    router = start().wait_ready()
+    queue = place.origin("quick.good")
+    evil = [Properties(headers=mutations.several_of_ours(Random(one), b"")) for one in range(30)]
+    for body in REPORTS.values():
+        publish(place.channel, "", Properties(), body, exchange)
+    for about in evil:
+        publish(place.channel, "", about, b"{}", exchange)
+    place.request(queue, "m1")
+    assert place.take(queue, 1) == ["m1"]
+    wait_for(lambda: place.transitions("returned") == 1, deadline=20, what="the tap to see the return")
+    wait_for(lambda: place.depth("retry.audit") == 0, what="the tap to be done")
+    assert router.said("connection lost") == []
