@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.json:
         report.write_json(given.json)
     if given.page and report.proven:
-        given.page.write_text(report.page(), encoding="utf-8")
+        report.write_page(given.page)
     return 0 if report.proven and lines else 1
 
 

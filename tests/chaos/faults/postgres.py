@@ -9,6 +9,7 @@ from pathlib import Path
 import psycopg
 
 from tarry.embedded.postgresql import find_install
+from tests.chaos.faults.destinations import AT_ONCE
 from tests.chaos.faults.fault import Fault
 from tests.chaos.judge import Allowance
 from tests.chaos.scene import Scene, wait
@@ -128,7 +129,7 @@ class PostgresSetBack(Fault):
         _run("pg_restore", f"--dbname={scene.dsn}", str(self._backup))
         scene.running[0].wait_ready(60)
         wait(OVERDUE)
-        done = scene.command("audit", "recover", "--yes", "--grace", "3s")
+        done = scene.command("audit", "recover", "--yes", *AT_ONCE)
         if done.returncode != 0:
             raise AssertionError(done.stderr)
 
