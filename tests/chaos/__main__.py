@@ -21,8 +21,9 @@ from tests.chaos.report import Line, Report
 from tests.chaos.run import Run
 from tests.chaos.stage import KINDS, Kind, Stage, stage
 
-FULL = Size(5_000, 300)
-CLUSTER = Size(5_000, 150)
+FULL = Size(4_000, 200)
+"""At the least: the load goes on as long as the fault does, which makes it some 6,000 on average."""
+CLUSTER = Size(4_000, 120)
 """Three nodes share the cores with all the rest."""
 SHORT = Size(500, 150)
 

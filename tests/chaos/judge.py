@@ -165,13 +165,16 @@ def _judge_waits(verdict: Verdict, entry: Entry, arrivals: Sequence[Arrival], la
     for round_ in sorted({arrival.round for arrival in arrivals} - {0}):
         first = min((arrival for arrival in arrivals if arrival.round == round_), key=lambda arrival: arrival.at_ms)
         verdict.returns += 1
-        verdict.drifts_ms.append(first.at_ms - first.due_ms)
+        if allowance.clock:
+            verdict.drifts_ms.append(first.at_ms - first.due_ms)
         if allowance.clock and first.at_ms < first.due_ms:
             verdict.early.append(f"{task.message_id} round {round_}, {first.due_ms - first.at_ms} ms before due")
         failed = _failed_at(entry, arrivals, round_)
         if failed is None:
             continue  # a copy, counted as such: its request was done again when its first round was over already
         least = task.shortest_wait_ms(round_, allowance.schedule_ms)
+        if not allowance.clock:
+            verdict.drifts_ms.append(first.at_ms - failed[1] - least)
         if first.at_ms - failed[0] < least and allowance.duplicates and _begun_before(entry, arrivals, first, least):
             verdict.duplicates += 1  # an older request, done again after a crash, had begun this round already
         elif first.at_ms - failed[0] < least:

@@ -186,7 +186,8 @@ and the books (`tarry audit verify`) against each other. What it cannot account 
 - **twice**: copies that tarry made; **bound** is how many the fault can explain. Copies that the broker gave a consumer
   again because its acknowledgement got lost, or that the producer published again for want of a confirm, are counted
   apart, in the JSON.
-- **drift**: arrival after the due moment, over all returns of the scene, those during the fault included.
+- **drift**: arrival after the due moment, over all returns of the scene, those during the fault included. Where the
+  router's clock is the fault, its due moments say nothing: there it is what the wait was longer than planned.
 - **back after**: from the end of the fault until the last message that was over {LATE_MS / 1000:g} s late had come.
 
 A broker offers a message that a full or broken queue refused again after three minutes; here after ten seconds, to keep

@@ -152,6 +152,21 @@ class Elsewhere(Books):
             self.close()
 
 
+def test_a_request_delivered_again_when_its_round_is_over_goes_another_round_and_spends_no_attempt(
+    books: Books,
+) -> None:
+    """A router died after its record and before its acknowledgement, again and again: that must not exhaust it."""
+    books.claim(request("m"))
+    for round_ in (1, 2, 3, 4):
+        books.schedule(M, round_, due_in_ms=0, count=1)
+        books.see(M, round_)
+        granted = books.claim(request("m", redelivered=True))
+        assert (granted[M].round, granted[M].retry_count) == (round_ + 1, 0)
+    books.schedule(M, 5, due_in_ms=0, count=1)
+    books.see(M, 5)
+    assert books.claim(request("m"))[M].retry_count == 1, "a request that comes for the first time is a failure"
+
+
 def test_a_claim_that_came_too_late_is_given_back_and_the_books_stand_as_before(books: Books) -> None:
     """A router is frozen with the first request in hand; another does it, and the message is through in two rounds."""
     books.claim(request("m"), by=books.other)

@@ -53,7 +53,13 @@ again as (
            round           = case when request.knows_round then request.round
                                   when request.state = 'claimed' then request.live_round
                                   else request.live_round + 1 end,
+           -- A request without our headers that is delivered again may be a new failure, or the very one whose round is
+           -- over, after a crash before its acknowledgement. It goes another round, and spends no attempt by it: a
+           -- message that is through must not be called exhausted.
            retry_count     = case when request.new_life then request.retry_count
+                                  when not request.knows_round and request.redelivered
+                                       and request.state in ('scheduled', 'held', 'unroutable', 'returned', 'succeeded')
+                                  then greatest(request.live_count - 1, 0)
                                   when not request.knows_round then request.live_count
                                   when request.state = 'in_review' then request.retry_count
                                   else greatest(request.retry_count, request.live_count) end,
