@@ -65,6 +65,14 @@ def test_a_copy_of_a_forgotten_message_is_a_copy() -> None:
     assert (judge.verdict.duplicates, judge.verdict.redelivered) == (1, 1)
 
 
+def test_what_was_never_sent_is_unaccounted_for() -> None:
+    judge = evidence(arrival(1_002_000))
+    judge.reviews["somebody else's"] += 1
+    judge.arrivals[ONCE + 1] = [arrival(1_002_000)]
+    judge.digest(all_of_them=True)
+    assert len(judge.verdict.unaccounted) == 2
+
+
 @pytest.mark.parametrize(("growth", "flat"), [(0.0, True), (0.2, True), (3.0, False)])
 def test_what_grows_all_the_time_is_not_flat(growth: float, flat: bool) -> None:  # noqa: FBT001  a table
     samples = [Sample(float(at), 100 + growth * at, 30, 5, 9, 9, None, 8, 50, 0) for at in range(60)]

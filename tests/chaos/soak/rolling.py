@@ -50,6 +50,9 @@ class Rolling(Evidence):
             self._open.discard(number)
             self._judge(number)
         self._late_copies()
+        if all_of_them:
+            self.verdict.unaccounted += [f"{one} in review was never sent" for one in self.reviews]
+            self.verdict.unaccounted += [f"arrival {number} was never sent" for number in self.arrivals]
         del self.verdict.lost[SHOWN:], self.verdict.early[SHOWN:], self.verdict.unaccounted[SHOWN:]
 
     @property

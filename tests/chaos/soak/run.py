@@ -79,9 +79,12 @@ class Soak:
                 self._strike(made, fault, started=time.monotonic())
         made.stop("producer", patience=60)
         self._settle(made, judge)
+        left = quiet(made, deadline=120)
+        _look(made, judge)
         judge.digest(all_of_them=True)
         self.verdict = judge.verdict
         self.verdict.allowance = reduce(add, (fault.allowance() for fault in self.struck), Allowance())
+        self.verdict.unaccounted += [left] if left else []
         self._last_words(made, judge)
         self.verdict.drifts_ms = sorted(self.verdict.drifts_ms)
 
@@ -134,8 +137,6 @@ class Soak:
             wait(LOOK)
 
     def _last_words(self, made: Scene, judge: Rolling) -> None:
-        if left := quiet(made, deadline=120):
-            self.verdict.unaccounted.append(left)
         content, said = verify(made, patience=VERIFY)
         if not content:
             self.verdict.unaccounted.append(f"`tarry audit verify`: {said}")
