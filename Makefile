@@ -15,7 +15,7 @@ PROOFS := $(wildcard tests/acceptance/test_audit_*.py) \
   tests/integration/client/test_cut_at_every_step_nothing_is_lost.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test prove test-fast test-cuts check format lock generate chaos chaos-short fuzz audit-dependencies bench-router bench-client clean
+.PHONY: help demo up test prove test-fast test-cuts check format lock generate chaos soak chaos-short fuzz audit-dependencies bench-router bench-client clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS="$$(printf '\t')" read -r name text; \
@@ -70,7 +70,11 @@ chaos: $(READY) ## Break everything under load, on every broker, and prove that 
 	@mkdir -p .tarry
 	@$(BIN)/python -m tests.chaos --json .tarry/chaos.json $(if $(ARGS),$(ARGS),--page docs/reliability.md)
 
-chaos-short: $(READY) ## The short form of every fault, a quarter of an hour
+soak: $(READY) ## An hour at 500 messages a second with a fault each minute; nothing is lost and nothing grows
+	@mkdir -p .tarry
+	@$(BIN)/python -m tests.chaos.soak --json .tarry/soak.json $(if $(ARGS),$(ARGS),--page docs/reliability.md)
+
+chaos-short: $(READY) ## The short form of every fault, the cluster's and a minute's soak included
 	@BROKER=$(BROKER) TARRY_CHAOS=1 $(PYTEST) -n 0 -v tests/chaos $(ARGS)
 
 fuzz: $(READY) ## Throw a million broken requests at the decoder, on all cores (ARGS='--cases N --seed S --replay FILE')

@@ -70,6 +70,13 @@ class TopologyMismatchError(BrokerError):
     """What is declared on the broker differs from the topology files."""
 
 
+class GivenUpError(BrokerError):
+    """The broker has given these requests to another router meanwhile; they are its to do."""
+
+    def __init__(self) -> None:
+        super().__init__(type(self).__doc__ or "")
+
+
 class AuditError(TarryError):
     """Postgres refused something."""
 

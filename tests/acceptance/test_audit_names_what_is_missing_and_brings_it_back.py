@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tarry.core.names import Names
 from tests.acceptance.audit_world import Worker, World, ask_all
 from tests.harness.waiting import wait_for
 
@@ -45,3 +46,35 @@ def test_one_of_many_is_counted_at_once_and_named_when_it_is_overdue(world: Worl
         wait_for(lambda: world.verify() == (0, [], []), what="the books to balance")
     assert worker.seen == dict.fromkeys(ids, 1)
     assert min(worker.drifts) >= 0
+
+
+def test_one_that_the_broker_will_offer_again_is_late_and_is_not_sent_twice(world: World) -> None:
+    """It was let go when the next queue was not there, as after a restart: it stays with the tier's worker for three
+    minutes, and a later one passes it by.
+    """
+    world.start()
+    queue = world.declare("six.orders")
+    ask_all(world, queue, ["m1"])
+    wait_for(lambda: world.depth("retry.delay.6s") == 1)
+    with world.channel() as channel:
+        channel.exchange_delete(Names().ladder(4))
+    wait_for(lambda: world.depth("retry.delay.6s") == 0, deadline=20, what="m1 to be let go")
+    world.apply()
+    ask_all(world, queue, ["m2"])
+    with Worker(world, queue) as worker:
+        wait_for(lambda: worker.seen == {"m2": 1}, deadline=20, what="m2 to pass by")
+    quick = ("--grace", "2s", "--patience", "0s")
+
+    def late() -> list[tuple[str, list[str]]]:
+        code, answer = world.audit("verify", *quick)
+        return [(one["message_id"], one["where"]) for one in answer["late"]] if code == 0 else []
+
+    wait_for(lambda: late() == [("m1", ["retry.delay.6s"])], deadline=30, what="m1 to be late")
+    code, done = world.audit("recover", "--yes", *quick)
+    assert (code, done["sent"]) == (0, 0)
+
+    def missing() -> list[str]:
+        code, answer = world.audit("verify", *quick, "--offered-again", "1s")
+        return [one["message_id"] for one in answer["missing"]] if code == 1 else []
+
+    wait_for(lambda: missing() == ["m1"], what="m1 to be missing: such a broker would have offered it again by then")

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 
 import pytest
 
 from tarry.errors import NoBrokerError
-from tests.chaos.faults.fault import Fault, Size
+from tests.chaos import short
 from tests.chaos.judge import Verdict
-from tests.chaos.run import Run
 from tests.chaos.stage import Kind, Stage, stage
 from tests.harness.wanted import missing
 
-at_length = pytest.mark.skipif(
-    not os.environ.get("TARRY_CHAOS"), reason="some minutes each: `make chaos-short` runs them all"
-)
+at_length = pytest.mark.skipif(not os.environ.get("TARRY_CHAOS"), reason="some minutes: `make chaos-short` runs them")
 
-SHORT = Size(400, 120)
-SEED = 1
 BY_SERIES: dict[str | None, Kind] = {None: "any", "3.10": "3.10", "4.3": "4.3"}
 
-Endure = Callable[..., Verdict]
+Scenes = Mapping[str, Future[Verdict]]
 
 
 @pytest.fixture(scope="session")
@@ -34,17 +30,12 @@ def single(series: str | None) -> Iterator[Stage]:
         missing(str(problem), series)
 
 
-@pytest.fixture
-def endure(single: Stage) -> Endure:
-    """All these faults, one after the other, in one scene under load."""
-
-    def run(*faults: type[Fault], broken: bool = False, patience: float = 60) -> Verdict:
-        able = [fault for fault in (one(short=True) for one in faults) if fault.obstacle(single) is None]
-        return Run(single, able, SHORT, SEED, broken=broken, patience=patience).verdict()
-
-    return run
+@pytest.fixture(scope="session")
+def scenes(single: Stage) -> Scenes:
+    """Those that can go on at the same time, all over."""
+    return short.side_by_side(single)
 
 
 def assert_proven(verdict: Verdict) -> None:
     assert verdict.proven, "\n".join(verdict.complaints())
-    assert verdict.returns > SHORT.messages / 2
+    assert verdict.returns > short.SIZE.messages / 2

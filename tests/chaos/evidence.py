@@ -15,6 +15,7 @@ import psycopg
 from tests.chaos.load.paper import Arrival, Entry, Reader, read_ledger
 from tests.chaos.load.plan import Task
 from tests.chaos.scene import Scene, wait
+from tests.chaos.stage import OFFER_AGAIN_MS
 
 REVIEW = "manual-review.pending"
 ROWS = """
@@ -118,9 +119,12 @@ def _depths(scene: Scene) -> dict[str, int]:
     return {name: depth for name, depth in found.items() if depth}
 
 
-def verify(scene: Scene) -> tuple[bool, str]:
+def verify(scene: Scene, patience: float = 120) -> tuple[bool, str]:
     """`tarry audit verify`, as an operator would run it; and its words if it is not content."""
-    done = scene.command("audit", "verify", "--grace", "5s", "--json")
+    offered_again = f"{OFFER_AGAIN_MS}ms"
+    done = scene.command(
+        "audit", "verify", "--grace", "5s", "--offered-again", offered_again, "--json", patience=patience
+    )
     try:
         answer = json.loads(done.stdout)
     except ValueError:

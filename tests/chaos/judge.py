@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field
 
-from tests.chaos.evidence import Evidence
+from tests.chaos.evidence import Evidence, Row
 from tests.chaos.load.paper import Arrival, Entry
 from tests.chaos.load.plan import SCHEDULE_MS, Task
 
@@ -75,7 +75,7 @@ class Verdict:
     """In review although they were not planned to end there, as the fault allows."""
     gone: int = 0
     allowance: Allowance = field(default_factory=Allowance)
-    drifts_ms: list[int] = field(default_factory=list)
+    drifts_ms: MutableSequence[int] = field(default_factory=list)
     recovery_s: float | None = None
 
     @property
@@ -106,17 +106,25 @@ def judge(evidence: Evidence, allowance: Allowance, healed_ms: Sequence[int]) ->
     verdict.in_review = sum(evidence.reviews.values())
     late: list[int] = []
     for entry in evidence.entries.values():
-        arrivals = evidence.arrivals.get(entry.task.number, [])
-        _judge_end(verdict, evidence, entry, arrivals)
-        _judge_copies(verdict, evidence, entry, arrivals)
-        _judge_waits(verdict, entry, arrivals, late)
+        late += judge_entry(verdict, evidence, entry)
         if allowance.books:
-            _judge_books(verdict, evidence, entry.task)
+            row = evidence.rows.get((entry.task.message_id, entry.task.queue))
+            verdict.unaccounted += judge_row(entry.task, row, reviewed=entry.task.message_id in evidence.reviews)
     _forgive_gone(verdict)
-    verdict.drifts_ms.sort()
+    verdict.drifts_ms = sorted(verdict.drifts_ms)
     if healed_ms:
         verdict.recovery_s = max(0.0, (max(late, default=0) - max(healed_ms)) / 1000)
     return verdict
+
+
+def judge_entry(verdict: Verdict, evidence: Evidence, entry: Entry) -> list[int]:
+    """One message, without the books; the moments of its late arrivals."""
+    arrivals = evidence.arrivals.get(entry.task.number, [])
+    late: list[int] = []
+    _judge_end(verdict, evidence, entry, arrivals)
+    _judge_copies(verdict, evidence, entry, arrivals)
+    _judge_waits(verdict, entry, arrivals, late)
+    return late
 
 
 def _judge_end(verdict: Verdict, evidence: Evidence, entry: Entry, arrivals: Sequence[Arrival]) -> None:
@@ -157,13 +165,16 @@ def _judge_waits(verdict: Verdict, entry: Entry, arrivals: Sequence[Arrival], la
     for round_ in sorted({arrival.round for arrival in arrivals} - {0}):
         first = min((arrival for arrival in arrivals if arrival.round == round_), key=lambda arrival: arrival.at_ms)
         verdict.returns += 1
-        verdict.drifts_ms.append(first.at_ms - first.due_ms)
+        if allowance.clock:
+            verdict.drifts_ms.append(first.at_ms - first.due_ms)
         if allowance.clock and first.at_ms < first.due_ms:
             verdict.early.append(f"{task.message_id} round {round_}, {first.due_ms - first.at_ms} ms before due")
         failed = _failed_at(entry, arrivals, round_)
         if failed is None:
             continue  # a copy, counted as such: its request was done again when its first round was over already
         least = task.shortest_wait_ms(round_, allowance.schedule_ms)
+        if not allowance.clock:
+            verdict.drifts_ms.append(first.at_ms - failed[1] - least)
         if first.at_ms - failed[0] < least and allowance.duplicates and _begun_before(entry, arrivals, first, least):
             verdict.duplicates += 1  # an older request, done again after a crash, had begun this round already
         elif first.at_ms - failed[0] < least:
@@ -192,17 +203,17 @@ def _failed_at(entry: Entry, arrivals: Sequence[Arrival], round_: int) -> tuple[
     return (min(moments), max(moments)) if moments else None
 
 
-def _judge_books(verdict: Verdict, evidence: Evidence, task: Task) -> None:
-    row = evidence.rows.get((task.message_id, task.queue))
+def judge_row(task: Task, row: Row | None, *, reviewed: bool) -> list[str]:
+    """What the books have wrong of one message."""
     if task.fails == 0:
-        return
+        return []
     if row is None:
-        verdict.unaccounted.append(f"{task.message_id} failed and is not in the books")
-    elif task.message_id in evidence.reviews:
-        if row.state != "in_review":
-            verdict.unaccounted.append(f"{task.message_id} is in review, and {row.state} in the books")
-    elif row.state not in ("returned", "succeeded") or row.returned_round < task.rounds:
-        verdict.unaccounted.append(f"{task.message_id} is {row.state} in round {row.round} in the books")
+        return [f"{task.message_id} failed and is not in the books"]
+    if reviewed:
+        return [] if row.state == "in_review" else [f"{task.message_id} is in review, and {row.state} in the books"]
+    if row.state not in ("returned", "succeeded") or row.returned_round < task.rounds:
+        return [f"{task.message_id} is {row.state} in round {row.round} in the books"]
+    return []
 
 
 def _forgive_gone(verdict: Verdict) -> None:

@@ -31,6 +31,10 @@ COLUMNS = (
 )
 
 
+SOAK = "## An hour of it"
+"""Where the section of `make soak` begins."""
+
+
 @dataclass(frozen=True)
 class Line:
     """One fault on one broker."""
@@ -66,7 +70,7 @@ class Line:
             f"{len(found.early):,}",
             f"{found.duplicates:,}",
             f"{found.allowance.duplicates:,}",
-            " / ".join(_span(found.drift(share)) for share in (0.5, 0.99, 1.0)),
+            " / ".join(span(found.drift(share)) for share in (0.5, 0.99, 1.0)),
             recovery,
         ]
 
@@ -116,8 +120,7 @@ class Report:
         return sum(line.verdict.messages for line in self.lines if line.verdict)
 
     def versions(self) -> dict[str, str]:
-        brokers = sorted({line.broker for line in self.lines})
-        return {"tarry": __version__, "Python": platform.python_version(), "brokers": ", ".join(brokers)}
+        return versions(sorted({line.broker for line in self.lines}))
 
     def write_json(self, path: Path) -> None:
         told = {
@@ -147,17 +150,23 @@ class Report:
         programs = f"tarry {versions['tarry']}, Python {versions['Python']}, RabbitMQ {versions['brokers']}"
         return f"{self.began:%Y-%m-%d}: {load}; {programs}."
 
+    def write_page(self, path: Path) -> None:
+        """Above the section of `make soak`, which stays."""
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        _, found, soak = before.partition(SOAK)
+        path.write_text(self.page() + found + soak, encoding="utf-8")
+
     def page(self) -> str:
         """docs/reliability.md."""
         lines = [
             INTRODUCTION,
             self._facts(),
             "",
-            *_markdown([COLUMNS, *(line.cells() for line in self.lines)]),
+            *markdown([COLUMNS, *(line.cells() for line in self.lines)]),
             "",
             "## What each fault is, and why copies may come",
             "",
-            *_markdown([("fault", "what happens", "copies at most, because"), *_reasons(self.lines)]),
+            *markdown([("fault", "what happens", "copies at most, because"), *_reasons(self.lines)]),
             "",
         ]
         return "\n".join(lines)
@@ -177,12 +186,17 @@ and the books (`tarry audit verify`) against each other. What it cannot account 
 - **twice**: copies that tarry made; **bound** is how many the fault can explain. Copies that the broker gave a consumer
   again because its acknowledgement got lost, or that the producer published again for want of a confirm, are counted
   apart, in the JSON.
-- **drift**: arrival after the due moment, over all returns of the scene, those during the fault included.
+- **drift**: arrival after the due moment, over all returns of the scene, those during the fault included. Where the
+  router's clock is the fault, its due moments say nothing: there it is what the wait was longer than planned.
 - **back after**: from the end of the fault until the last message that was over {LATE_MS / 1000:g} s late had come.
 
 A broker offers a message that a full or broken queue refused again after three minutes; here after ten seconds, to keep
 the run short.
 """
+
+
+def versions(brokers: Sequence[str]) -> dict[str, str]:
+    return {"tarry": __version__, "Python": platform.python_version(), "brokers": ", ".join(brokers)}
 
 
 def _reasons(lines: Sequence[Line]) -> list[Sequence[str]]:
@@ -194,10 +208,10 @@ def _reasons(lines: Sequence[Line]) -> list[Sequence[str]]:
     return list(found.values())
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
     head, *rest = rows
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rest)]
 
 
-def _span(milliseconds: int) -> str:
+def span(milliseconds: int) -> str:
     return f"{milliseconds / 1000:.1f} s" if milliseconds >= 10_000 else f"{milliseconds} ms"

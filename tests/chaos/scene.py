@@ -137,11 +137,11 @@ class Scene:
     def running(self) -> list[Router]:
         return [router for router in self.routers if router.process.poll() is None]
 
-    def start_producer(self, seed: int, prefix: str) -> None:
+    def start_producer(self, seed: int, prefix: str, *, light: bool = False) -> None:
         extra = [argument for queue in self.extra for argument in ("--extra", queue)]
         rate, ledger = str(self.rate), str(self.folder / "ledger")
         given = ["--rate", rate, "--seed", str(seed), "--prefix", prefix, "--ledger", ledger]
-        self._start("producer", "producer", [*given, *extra])
+        self._start("producer", "producer", [*given, *extra, *(["--light"] if light else [])])
 
     def start_consumer(self, queue: str) -> None:
         self._start(queue, "consumer", ["--queue", queue, "--arrivals", str(self.folder / f"arrivals.{queue}")])

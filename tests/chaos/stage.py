@@ -84,11 +84,12 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage(kind: Kind) -> Iterator[Stage]:
+def stage(kind: Kind, *, fillable: bool = True) -> Iterator[Stage]:
+    """`fillable` puts Postgres on a small disk in memory, if we may mount one."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tarry-chaos-")))
         folder.chmod(0o755)
-        disk = stack.enter_context(small_disk(folder / "disk"))
+        disk = stack.enter_context(small_disk(folder / "disk")) if fillable else None
         postgres = stack.enter_context(embedded.postgres(disk.folder if disk else None, settings=POSTGRES))
         made = _cluster(stack, postgres, disk) if kind == "cluster" else _single(stack, kind, postgres, disk)
         made.offer_again_soon()

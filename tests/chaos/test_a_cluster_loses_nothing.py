@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tarry.errors import NoBrokerError
-from tests.chaos.conftest import SEED, SHORT, assert_proven, at_length
+from tests.chaos.conftest import assert_proven, at_length
 from tests.chaos.faults.cluster import DestinationWithoutQuorum, NetworkCut, NodesKilled, RollingRestart
-from tests.chaos.run import Run
+from tests.chaos.short import Group
 from tests.chaos.stage import stage
 from tests.harness.wanted import missing
 
@@ -19,6 +19,6 @@ FAULTS = (NetworkCut, DestinationWithoutQuorum, NodesKilled, RollingRestart)
 def test_nodes_may_die_be_cut_off_and_be_restarted() -> None:
     try:
         with stage("cluster") as made:
-            assert_proven(Run(made, [fault(short=True) for fault in FAULTS], SHORT, SEED).verdict())
+            assert_proven(Group(FAULTS).verdict(made))
     except NoBrokerError as problem:
         missing(str(problem), "4.3")

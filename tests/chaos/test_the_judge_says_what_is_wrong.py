@@ -58,7 +58,8 @@ def test_one_that_came_before_its_due_moment_is_early_unless_the_clock_was_wrong
         1, REJECTS, 1, BEGAN + 60_000, BEGAN + 20 + FIRST, redelivered=False, did="accept"
     )
     assert len(verdict(evidence).early) == 1
-    assert verdict(evidence, Allowance(clock=False)).proven
+    found = verdict(evidence, Allowance(clock=False))
+    assert (found.proven, found.drift(0.5)) == (True, 10)
 
 
 def test_a_copy_counts_unless_the_broker_or_the_producer_made_it() -> None:

@@ -79,6 +79,11 @@ class Store:
                 await asyncio.sleep(_ASK_AGAIN)
         return granted
 
+    async def release(self, claimed: Sequence[tuple[str, int]]) -> None:
+        """Gives claims of ours back: ids and rounds."""
+        ids, rounds = [one for one, _ in claimed], [round_ for _, round_ in claimed]
+        await self._rows("give_back", {"ids": ids, "rounds": rounds, "actor": self._actor})
+
     async def record(self, records: Sequence[Record]) -> None:
         rows = columns(records, RECORD)
         rows["bodies"] = column("bodies", (self._payload(one) for one in records))

@@ -8,6 +8,9 @@ A tier's content cannot be listed without taking it out, so a single message is 
   The same goes for what is held while its destination is paused: it must be in the held queue.
 * An overdue retry is missing, and named, once nothing on the broker can have it any more: its tier is empty-handed or
   has let later ones go, the tap is past it, and no queue that keeps messages on purpose has any.
+* What a tier or a relay has let go is with its dead-letter worker until the next queue has taken it. After a restart,
+  or when a queue had no leader, the worker offers it again only after three minutes, while later ones pass it by. So as
+  long as a worker holds any, a retry is missing only if a later one had passed longer ago than that.
 * Else it is late: it is on the broker, and the verdict says where it can be.
 """
 
@@ -54,6 +57,8 @@ class Snapshot:
     """For each tier of an overdue one, how many others can be in it by right."""
     passed: Mapping[str, datetime] = field(default_factory=dict)
     """For each tier, the latest expected moment of what it has let go."""
+    passed_long_ago: Mapping[str, datetime] = field(default_factory=dict)
+    """The same as it was when what a worker holds now was offered last, or before."""
     tap_seen: datetime | None = None
 
 
@@ -151,16 +156,18 @@ def _places(row: Open, snapshot: Snapshot, depths: Depths, grace: timedelta) -> 
     """Where an overdue message can still be."""
     names, expected = depths.names, row.expected or row.due
     tier = row.tier or names.delay
-    on_the_move = any(depth.moving or not depth.known for depth in depths.tiers.values())
+    offered_again = snapshot.passed_long_ago.get(tier, expected) > expected
+    on_the_move = any(depth.moving or not depth.known for depth in depths.tiers.values()) and not offered_again
     crowded = depths[tier].messages > snapshot.not_overdue.get(tier, 0)
-    if (on_the_move or crowded) and snapshot.passed.get(tier, expected) <= expected:
+    if on_the_move or (crowded and snapshot.passed.get(tier, expected) <= expected):
         yield tier
     if depths[names.audit].messages and (snapshot.tap_seen is None or snapshot.tap_seen < expected + grace):
         yield names.audit
     ways = [Destination("queue", row.queue), *([Destination("exchange", row.exchange)] if row.exchange else [])]
     relays = [names.relay_queue(way) for way in ways if names.relay_queue(way) in depths.queues] or [names.relay]
     for queue in relays:
-        if depths[queue].messages >= WORKER_SLOTS or not depths[queue].known:
+        few = depths[queue].messages < WORKER_SLOTS
+        if not depths[queue].known or not few or (depths[queue].moving and not offered_again):
             yield queue
     for queue in (*(names.held_queue(way) for way in ways), names.unroutable, names.cancelled):
         if depths[queue].messages or not depths[queue].known:

@@ -21,6 +21,10 @@ from tarry.errors import BrokerError, BrokerUnreachableError
 SETTLE = timedelta(seconds=2)
 """A message so close to the beginning or the end of its wait is in flight, and not judged."""
 
+OFFERED_AGAIN = timedelta(seconds=180)
+"""After so long a broker offers again what a queue did not take, or was not there to take: its setting
+`dead_letter_worker_publisher_confirm_timeout`, which the management API does not tell."""
+
 STATISTICS = 12.0
 """Seconds in which every queue tells its depth anew, twice. Until then a broker that has just started says zero."""
 
@@ -35,6 +39,7 @@ class Rules:
     settle: timedelta = SETTLE
     patience: float = STATISTICS
     """Seconds to look again for, while something is missing or a depth unknown."""
+    offered_again: timedelta = OFFERED_AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,8 @@ class Auditor:
             overdue=overdue,
             stale_claims=[Open(*row) for row in rows("stale_claims", lease=LEASE + rules.grace)],
             not_overdue=dict(rows("not_overdue_by_tier", tiers=tiers, grace=rules.grace)) if tiers else {},
-            passed=dict(rows("passed", tiers=tiers)) if tiers else {},
+            passed=dict(rows("passed", tiers=tiers, ago=timedelta())) if tiers else {},
+            passed_long_ago=dict(rows("passed", tiers=tiers, ago=rules.offered_again)) if tiers else {},
             tap_seen=rows("tap_seen")[0][0],
         )
 

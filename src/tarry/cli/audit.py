@@ -21,6 +21,7 @@ from tarry.cli.installation import (
     BrokerUrl,
     DatabaseUrl,
     Grace,
+    OfferedAgain,
     Patience,
     Settle,
     duration,
@@ -68,6 +69,7 @@ def verify_command(
     grace: Grace = "30s",
     settle: Settle = "2s",
     patience: Patience = "12s",
+    offered_again: OfferedAgain = "180s",
     database_url: DatabaseUrl = None,
     topology: TopologyFolder = None,
     url: BrokerUrl = None,
@@ -76,7 +78,7 @@ def verify_command(
     as_json: AsJson = False,
 ) -> None:
     """Prove that no retry is lost: the books against the broker. Exits 1, with the list, if one is missing."""
-    rules = rules_from(grace, settle, patience)
+    rules = rules_from(grace, settle, patience, offered_again)
     where = installation(database_url, topology, url, management_url, ca_file)
     began = moment(since, "--since")
     with where.auditor(rules) as auditor:

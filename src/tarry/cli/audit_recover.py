@@ -17,6 +17,7 @@ from tarry.cli.installation import (
     DatabaseUrl,
     Grace,
     Installation,
+    OfferedAgain,
     Patience,
     Settle,
     installation,
@@ -40,6 +41,7 @@ def recover_command(
     grace: Grace = "30s",
     settle: Settle = "2s",
     patience: Patience = "12s",
+    offered_again: OfferedAgain = "180s",
     database_url: DatabaseUrl = None,
     topology: TopologyFolder = None,
     url: BrokerUrl = None,
@@ -48,7 +50,7 @@ def recover_command(
     as_json: AsJson = False,
 ) -> None:
     """Send again what the broker has lost, from the books, for what is left of each delay. Safe to run twice."""
-    rules = rules_from(grace, settle, patience)
+    rules = rules_from(grace, settle, patience, offered_again)
     where = installation(database_url, topology, url, management_url, ca_file)
     with where.auditor(rules) as auditor:
         look = auditor.settled()

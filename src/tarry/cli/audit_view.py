@@ -69,6 +69,8 @@ def show_verdict(look: Look) -> None:
         )
     _show_list("missing", [(one.retry, one.why) for one in verdict.missing])
     _show_list("late, and on the broker", [(one.retry, f"can be in {', '.join(one.where)}") for one in verdict.late])
+    if verdict.late:
+        note("After a restart, or for want of a leader, the broker offers a message again only after three minutes.")
     for queue in verdict.unjudged:
         line(f"{queue}: the broker does not tell its depth (no leader, or just started): run this again", "?", "yellow")
     if not verdict.lost and not verdict.unjudged:

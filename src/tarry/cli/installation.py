@@ -39,6 +39,13 @@ Settle = Annotated[
     ),
 ]
 Patience = Annotated[str, typer.Option(metavar="DURATION", help="Look again for so long while something is missing.")]
+OfferedAgain = Annotated[
+    str,
+    typer.Option(
+        metavar="DURATION",
+        help="The broker offers again after so long what a queue did not take; change it only if yours was told so.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +84,12 @@ def installation(
     return Installation(settings.read_topology(), settings.address, settings.dsn)
 
 
-def rules_from(grace: str, settle: str, patience: str) -> Rules:
+def rules_from(grace: str, settle: str, patience: str, offered_again: str) -> Rules:
     return Rules(
-        duration(grace, "--grace"), duration(settle, "--settle"), duration(patience, "--patience").total_seconds()
+        duration(grace, "--grace"),
+        duration(settle, "--settle"),
+        duration(patience, "--patience").total_seconds(),
+        duration(offered_again, "--offered-again"),
     )
 
 

@@ -18,6 +18,7 @@ from tarry.broker.publisher import Message, Outcome
 from tarry.contract.request import Acceptance, Delivery, Probe, Refused, Request, parse
 from tarry.core.decide import Review, Rulebook, Schedule, decide
 from tarry.core.names import Destination, Names
+from tarry.errors import GivenUpError
 from tarry.router.plans import Plan, claim_of, corrected, detour, message_of, record_of, to_review
 
 
@@ -25,6 +26,7 @@ class Ledger(Protocol):
     """The audit as the flow needs it. It never fails: without Postgres it grants from memory and spools."""
 
     async def claim(self, claims: Sequence[Claim]) -> dict[str, Granted]: ...
+    async def release(self, claimed: Sequence[tuple[str, int]]) -> None: ...
     async def record(self, records: Sequence[Record]) -> None: ...
     async def duplicates(self, found: Sequence[tuple[str, int]]) -> None: ...
 
@@ -74,13 +76,16 @@ class Flow:
     in_flight: set[str] = field(default_factory=set)
     """Retries that this router is moving right now; a second request for one of them waits its turn."""
 
-    async def handle(self, deliveries: Sequence[Delivery]) -> Result:
-        """One batch, from deliveries to what is to be acknowledged."""
+    async def handle(self, deliveries: Sequence[Delivery], given_up: Callable[[], bool] = lambda: False) -> Result:
+        """One batch, from deliveries to what is to be acknowledged.
+
+        `given_up` tells whether the broker may have given the deliveries to somebody else by now.
+        """
         started = time.perf_counter()
         items = [self._understand(delivery) for delivery in deliveries]
         requests, later = self._take_turns([item for item in items if isinstance(item, Request)])
         try:
-            ours, duplicates = await self._claim(requests)
+            ours, duplicates = await self._claim(requests, given_up)
             plans = [await self._decide(request, round_) for request, round_ in ours]
             plans += [self._refuse(item) for item in items if isinstance(item, Refused)]
             decided = time.perf_counter()
@@ -133,9 +138,16 @@ class Flow:
             self.in_flight.add(request.retry_id)
         return now, later
 
-    async def _claim(self, requests: Sequence[Request]) -> tuple[list[tuple[Request, int]], list[Request]]:
+    async def _claim(
+        self, requests: Sequence[Request], given_up: Callable[[], bool]
+    ) -> tuple[list[tuple[Request, int]], list[Request]]:
         """Ours, with their round and the audit's count; and the duplicates."""
         granted = await self.ledger.claim([claim_of(request) for request in requests]) if requests else {}
+        if granted and given_up():
+            # Frozen or cut off before the claim: another router may be through with these, and nobody would ever
+            # come back for the round that they would begin now. If they are not done, they are delivered again.
+            await self.ledger.release([(retry_id, one.round) for retry_id, one in granted.items()])
+            raise GivenUpError
         ours = [request for request in requests if request.retry_id in granted]
         duplicates = [request for request in requests if request.retry_id not in granted]
         return [(corrected(one, granted[one.retry_id]), granted[one.retry_id].round) for one in ours], duplicates

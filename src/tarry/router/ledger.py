@@ -54,6 +54,10 @@ class ResilientLedger:
         self._memory.remember(granted)
         return granted
 
+    async def release(self, claimed: Sequence[tuple[str, int]]) -> None:
+        """Claims that nothing follows from. Their requests are delivered again if nobody else has done them."""
+        await self._mention(lambda: self._store.release(claimed))
+
     async def record(self, records: Sequence[Record]) -> None:
         self._memory.scheduled(records)
         if self.trouble is None:

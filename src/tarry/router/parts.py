@@ -177,7 +177,8 @@ class Parts:
             publisher.link.closed.add_done_callback(lambda done: consumer.link.end(done.result()))
             self.consuming, self._renew, self._pause = True, consumer.finish, consumer.finish
             try:
-                ended = await self._run(Batches(consumer, self._requests, IN_FLIGHT, self._orphans))
+                handle = partial(self._requests, given_up=consumer.link.given_up)
+                ended = await self._run(Batches(consumer, handle, IN_FLIGHT, self._orphans))
             finally:
                 self.consuming = False
         if ended or self.intake_paused:

@@ -23,24 +23,24 @@ class Requests:
     flow: Flow
     tell: Callable[[Result], None]
 
-    async def __call__(self, batch: Sequence[Delivery]) -> Settled:
+    async def __call__(self, batch: Sequence[Delivery], given_up: Callable[[], bool] = lambda: False) -> Settled:
         try:
-            result = await self.flow.handle(batch)
+            result = await self.flow.handle(batch, given_up)
         except (TarryError, AMQPError, OSError) as error:
             log.warning("batch failed, will try again", size=len(batch), error=str(error))
             return Settled(requeued=[delivery.tag for delivery in batch])
         except Exception as error:  # a mistake of ours, which must not take anybody's messages with it
             log.exception("batch failed", size=len(batch))
-            return await self._contain(batch, error)
+            return await self._contain(batch, given_up, error)
         return self._told(result)
 
-    async def _contain(self, batch: Sequence[Delivery], error: Exception) -> Settled:
+    async def _contain(self, batch: Sequence[Delivery], given_up: Callable[[], bool], error: Exception) -> Settled:
         """Halve until the one is found that cannot be handled, and give that one to a person."""
         # Their claims may already be ours: only a redelivery may take them up again.
         again = [delivery._replace(redelivered=True) for delivery in batch]
         if len(again) > 1:
             middle = len(again) // 2
-            one, other = await self(again[:middle]), await self(again[middle:])
+            one, other = await self(again[:middle], given_up), await self(again[middle:], given_up)
             return Settled([*one.acked, *other.acked], [*one.requeued, *other.requeued])
         try:
             return self._told(await self.flow.give_up(again[0], f"tarry could not handle it: {error!r}"[:500]))

@@ -15,6 +15,8 @@ NOT_THERE = "does not exist"
 TIER = "retry.delay.1s"
 OVERDUE = 5.0
 """Seconds after which all that was in it is overdue."""
+AT_ONCE = ("--grace", "3s", "--offered-again", "1s")
+"""For somebody who knows that the broker was not restarted and is in good health."""
 
 
 @dataclass
@@ -109,7 +111,7 @@ class TierDeleted(Fault):
 
     def _missing(self, scene: Scene) -> list[Any]:
         """What a recovery found, and sent again."""
-        done = scene.command("audit", "recover", "--yes", "--grace", "3s", "--json")
+        done = scene.command("audit", "recover", "--yes", *AT_ONCE, "--json")
         if done.returncode != 0:
             raise AssertionError(done.stderr)
         answer = json.loads(done.stdout)

@@ -9,13 +9,19 @@ from pathlib import Path
 import psycopg
 
 from tarry.embedded.postgresql import find_install
+from tests.chaos.faults.destinations import AT_ONCE
 from tests.chaos.faults.fault import Fault
 from tests.chaos.judge import Allowance
+from tests.chaos.load.plan import MAX_RETRIES
 from tests.chaos.scene import Scene, wait
 from tests.chaos.stage import Stage
 from tests.harness.waiting import wait_for
 
-RESTORED = "`audit recover` sends again what the backup has as waiting and the broker has let go since"
+RESTORED = (
+    "`audit recover` sends again what the backup has as waiting and the broker has let go since; each of those goes "
+    "the rest of its rounds again, three at most"
+)
+WAITING = "select count(*), pg_export_snapshot() from retry where state in ('claimed', 'scheduled')"
 OVERDUE = 7.0
 """Seconds after which all that waited at the moment of the backup is overdue."""
 
@@ -116,9 +122,13 @@ class PostgresSetBack(Fault):
     lasts_short = 1.0
 
     def inject(self, scene: Scene) -> None:
+        """A backup, and how many wait in it: counted in the very snapshot that is dumped."""
         self._backup = scene.folder / "backup"
-        _run("pg_dump", "--format=custom", f"--file={self._backup}", scene.dsn)
-        self._open = scene.count("select count(*) from retry where state in ('claimed', 'scheduled')")
+        with psycopg.connect(scene.dsn) as connection:
+            connection.execute("set transaction isolation level repeatable read")
+            waiting, snapshot = connection.execute(WAITING).fetchone() or (0, "")
+            _run("pg_dump", "--format=custom", f"--snapshot={snapshot}", f"--file={self._backup}", scene.dsn)
+        self._waiting = int(waiting)
 
     def heal(self, scene: Scene) -> None:
         with psycopg.connect(scene.stage.postgres.dsn(), autocommit=True) as connection:
@@ -128,12 +138,12 @@ class PostgresSetBack(Fault):
         _run("pg_restore", f"--dbname={scene.dsn}", str(self._backup))
         scene.running[0].wait_ready(60)
         wait(OVERDUE)
-        done = scene.command("audit", "recover", "--yes", "--grace", "3s")
+        done = scene.command("audit", "recover", "--yes", *AT_ONCE)
         if done.returncode != 0:
             raise AssertionError(done.stderr)
 
     def allowance(self) -> Allowance:
-        return Allowance(self._open, RESTORED, books=False)
+        return Allowance(self._waiting * MAX_RETRIES, RESTORED, books=False)
 
 
 def feel(scene: Scene) -> None:

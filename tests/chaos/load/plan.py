@@ -18,6 +18,7 @@ MAX_RETRIES = 3
 FINAL = 0.04
 EXHAUSTED = 0.05
 HINTED = 0.3
+LIGHT = 0.85
 
 Form = Literal["reject", "headers"]
 
@@ -80,12 +81,16 @@ class Plan:
     prefix: str
     extra: tuple[str, ...] = ()
     """Queues of a fault's own. They get a share of the requests with headers, and each message is failed once only."""
+    light: bool = False
+    """Little more than one round for each message: for a long run at a high rate."""
 
     def task(self, number: int) -> Task:
         draw = random.Random(f"{self.seed}:{self.prefix}:{number}")
         message_id = f"{self.prefix}-{number}"
         if self.extra and draw.random() < 0.3:
             return Task(number, message_id, draw.choice(self.extra), "headers", 1)
+        if self.light and draw.random() < LIGHT:
+            return Task(number, message_id, ASKS, "headers", 1)
         if draw.random() < 0.6:
             return Task(number, message_id, REJECTS, "reject", _fails(draw, least=0))
         final = draw.random() < FINAL

@@ -115,8 +115,9 @@ async def main() -> None:
     for name in ("url", "rate", "seed", "prefix", "ledger"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--extra", action="append", default=[])
+    parser.add_argument("--light", action="store_true")
     given = parser.parse_args()
-    plan = Plan(int(given.seed), given.prefix, tuple(given.extra))
+    plan = Plan(int(given.seed), given.prefix, tuple(given.extra), given.light)
     producer = Producer(given.url, float(given.rate), plan, Writer(Path(given.ledger)))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, producer.stop.set)
     await while_wanted(producer.run())

@@ -152,6 +152,66 @@ class Elsewhere(Books):
             self.close()
 
 
+def test_a_request_delivered_again_when_its_round_is_over_goes_another_round_and_spends_no_attempt(
+    books: Books,
+) -> None:
+    """A router died after its record and before its acknowledgement, again and again: that must not exhaust it."""
+    books.claim(request("m"))
+    for round_ in (1, 2, 3, 4):
+        books.schedule(M, round_, due_in_ms=0, count=1)
+        books.see(M, round_)
+        granted = books.claim(request("m", redelivered=True))
+        assert (granted[M].round, granted[M].retry_count) == (round_ + 1, 0)
+    books.schedule(M, 5, due_in_ms=0, count=1)
+    books.see(M, 5)
+    assert books.claim(request("m"))[M].retry_count == 1, "a request that comes for the first time is a failure"
+
+
+def test_a_claim_that_came_too_late_is_given_back_and_the_books_stand_as_before(books: Books) -> None:
+    """A router is frozen with the first request in hand; another does it, and the message is through in two rounds."""
+    books.claim(request("m"), by=books.other)
+    books.schedule(M, 1, due_in_ms=0)
+    books.see(M, 1)
+    books.claim(request("m", round_=1, count=1), by=books.other)
+    books.schedule(M, 2, due_in_ms=0, count=2)
+    books.see(M, 2)
+    before, balance = books.state(M), books.balance()
+    assert books.claim(request("m"))[M].round == 3, "without headers it cannot be told from a new failure"
+    assert books.balance().claimed == 1
+    books.do(books.one.release([(M, 3)]))
+    assert books.state(M) == before == ("returned", 2, 2)
+    after = books.balance()
+    assert (after.rounds, after.returned, after.claimed) == (balance.rounds, 2, 0)
+    assert (after.duplicates, after.requests) == (1, after.accounted)
+    assert books.claim(request("m", round_=2, count=2), by=books.other)[M].round == 3, "a true failure goes on"
+
+
+def test_what_is_in_review_is_so_again_when_a_late_claim_is_given_back(books: Books) -> None:
+    books.claim(request("m"), by=books.other)
+    books.review(M, 1)
+    books.claim(request("m"))
+    books.do(books.one.release([(M, 2)]))
+    assert books.state(M)[:2] == ("in_review", 1)
+    assert books.balance().in_review == 1
+
+
+def test_a_claim_that_another_router_has_taken_over_is_not_ours_to_give_back(books: Books) -> None:
+    books.claim(request("m"))
+    books.schedule(M, 1, due_in_ms=0)
+    books.claim(request("m", round_=1))
+    books.age(M, 10)
+    assert books.claim(request("m", round_=1, redelivered=True), by=books.other)
+    books.do(books.one.release([(M, 2)]))
+    assert books.state(M)[:2] == ("claimed", 2)
+
+
+def test_a_first_claim_that_is_given_back_waits_for_its_request(books: Books) -> None:
+    books.claim(request("m"))
+    books.do(books.one.release([(M, 1)]))
+    assert books.state(M)[:2] == ("claimed", 1)
+    assert books.claim(request("m", redelivered=True))[M].round == 1
+
+
 def _waits_for_a_lock(connection: psycopg.Connection) -> bool:
     waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
     row = connection.execute(waiting).fetchone()

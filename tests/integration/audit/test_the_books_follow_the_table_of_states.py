@@ -40,6 +40,10 @@ on conflict do nothing
 """
 
 
+MAY_BE_OVER = (State.SCHEDULED, State.HELD, State.UNROUTABLE, State.RETURNED, State.SUCCEEDED)
+"""Where a request without headers that is delivered again spends no attempt: it may be the one that was done."""
+
+
 @dataclass
 class Known:
     """What the model knows of one retry."""
@@ -71,6 +75,8 @@ class Life(RuleBasedStateMachine):
         assert (one.retry in granted) is ours
         if ours:
             takes_over = one.state is State.CLAIMED and failed is None
+            if failed is None and redelivered and one.state in MAY_BE_OVER:
+                one.count = max(0, one.count - 1)
             one.round = failed + 1 if failed is not None else max(1, one.round + (not takes_over))
             one.state = State.CLAIMED
             assert (granted[one.retry].round, granted[one.retry].retry_count) == (one.round, one.count)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from tarry.audit.depths import Depth, Depths
 from tarry.audit.verdict import Open, Shortage, Snapshot, empty_tiers, judge
 from tarry.core.names import Names
@@ -76,17 +78,28 @@ def test_an_overdue_one_is_late_where_its_destination_is_paused_or_it_found_no_w
         assert verdict.missing == []
 
 
-def test_another_destinations_pause_and_a_relay_with_free_slots_do_not_explain_it() -> None:
-    for found in (depths(held_mails=7), depths(relay=Depth(31)), depths(relay_mails=Depth(99))):
+def test_another_destinations_pause_and_relay_do_not_explain_it() -> None:
+    for found in (depths(held_mails=7), depths(relay=Depth(31, ready=31)), depths(relay_mails=Depth(99))):
         assert judge(Snapshot(NOW, {}, [overdue()]), found, grace=GRACE).lost == 1
 
 
-def test_a_tier_on_the_move_explains_it_until_later_ones_have_come_through() -> None:
-    moving = depths(delay_1h=Depth(messages=5, ready=4))
+@pytest.mark.parametrize(
+    "moving", [depths(delay_1h=Depth(messages=5, ready=4)), depths(relay=Depth(1)), depths(relay_orders=Depth(31))]
+)
+def test_what_a_dead_letter_worker_holds_explains_it_until_it_must_have_been_offered_again(moving: Depths) -> None:
+    """After a restart a worker waits three minutes before it offers a message again, and later ones pass it by."""
     one = overdue()
-    assert judge(Snapshot(NOW, {}, [one], passed={HOUR: one.due}), moving, grace=GRACE).lost == 0
     later = {HOUR: one.due + timedelta(seconds=1)}
-    assert judge(Snapshot(NOW, {}, [one], passed=later), moving, grace=GRACE).lost == 1
+    assert judge(Snapshot(NOW, {}, [one], passed=later), moving, grace=GRACE).lost == 0
+    assert judge(Snapshot(NOW, {}, [one], passed=later, passed_long_ago={HOUR: one.due}), moving, grace=GRACE).lost == 0
+    assert judge(Snapshot(NOW, {}, [one], passed=later, passed_long_ago=later), moving, grace=GRACE).lost == 1
+
+
+def test_a_crowded_tier_explains_it_until_later_ones_have_come_through() -> None:
+    one, crowded = overdue(), depths(delay_1h=5)
+    assert judge(Snapshot(NOW, {}, [one], passed={HOUR: one.due}), crowded, grace=GRACE).lost == 0
+    later = {HOUR: one.due + timedelta(seconds=1)}
+    assert judge(Snapshot(NOW, {}, [one], passed=later), crowded, grace=GRACE).lost == 1
 
 
 def test_a_tier_that_holds_just_those_that_are_not_overdue_does_not_explain_it() -> None:

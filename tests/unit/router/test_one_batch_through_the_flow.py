@@ -16,6 +16,7 @@ from tarry.core.ladder import Ladder
 from tarry.core.names import Destination, Names
 from tarry.core.policy import Policy
 from tarry.core.states import State
+from tarry.errors import GivenUpError
 from tarry.router.flow import Flow, Result
 from tests.unit.contract.wire import headers, named, published, rejected, table
 
@@ -33,6 +34,7 @@ class Books:
     claims: list[Claim] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     noted: list[tuple[str, int]] = field(default_factory=list)
+    released: list[tuple[str, int]] = field(default_factory=list)
     denied: set[str] = field(default_factory=set)
     known: dict[str, Granted] = field(default_factory=dict)
     broken: bool = False
@@ -44,6 +46,10 @@ class Books:
         self.claims += claims
         as_asked = {one.retry_id: Granted(one.round, one.retry_count, one.since_ms) for one in claims}
         return {key: self.known.get(key, one) for key, one in as_asked.items() if key not in self.denied}
+
+    async def release(self, claimed: Sequence[tuple[str, int]]) -> None:
+        self.log.append("release")
+        self.released += claimed
 
     async def record(self, records: Sequence[Record]) -> None:
         self.log.append("record")
@@ -158,6 +164,17 @@ def test_a_duplicate_is_noted_and_taken_off_the_queue(world: World) -> None:
     assert world.books.noted == [(M1, 1)]
     assert sorted(result.acked) == [1, 2]
     assert [one.properties.message_id for one in world.published] == [b"m-2"]
+
+
+def test_claims_on_requests_that_were_given_to_somebody_else_meanwhile_are_given_back(world: World) -> None:
+    """A router that was frozen before its claim: another one is through with these."""
+    world.books.known[M1] = Granted(round=3, retry_count=2, since_ms=None)
+    flow = world.flow()
+    with pytest.raises(GivenUpError):
+        asyncio.run(flow.handle([rejected(message_id=b"m-1")], lambda: True))
+    assert world.books.log == ["claim", "release"]
+    assert world.books.released == [(M1, 3)]
+    assert (world.published, flow.in_flight) == ([], set())
 
 
 @pytest.mark.parametrize("outcome", [Outcome.NACKED, Outcome.RETURNED, Outcome.UNKNOWN])

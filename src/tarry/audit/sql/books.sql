@@ -32,7 +32,10 @@ fates as (
            end as fate
       from rounds
       left join retry as live on live.id = rounds.retry_id
-     where %(queue)s::text is null or live.queue = %(queue)s
+     where (%(queue)s::text is null or live.queue = %(queue)s)
+           -- A claim that was given back began no round; its request is counted as a duplicate.
+       and not (live.round < rounds.round and not rounds.scheduled
+                and coalesce(rounds.returned, rounds.in_review) is null)
 ),
 notes as (
     select count(*) filter (where detail is null)     as duplicates,
@@ -203,10 +206,12 @@ select id::text, round, message_id, queue, exchange, state, tier, claimed_at, fa
  order by claimed_at;
 
 -- name: passed
--- Up to which expected moment each tier has let its messages go, as far as the tap has seen lately.
+-- Up to which expected moment each tier has let its messages go, as far as the tap has seen in the last hour; or had, so
+-- long ago.
 select tier, max(expected_at)
   from retry
  where state = 'returned' and returned_at > clock_timestamp() - interval '1 hour' and tier = any(%(tiers)s)
+   and returned_at <= clock_timestamp() - %(ago)s::interval
  group by tier;
 
 -- name: tap_seen

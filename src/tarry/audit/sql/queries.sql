@@ -56,7 +56,13 @@ again as (
            round           = case when request.knows_round then request.round
                                   when request.state = 'claimed' then request.live_round
                                   else request.live_round + 1 end,
+           -- A request without our headers that is delivered again may be a new failure, or the very one whose round is
+           -- over, after a crash before its acknowledgement. It goes another round, and spends no attempt by it: a
+           -- message that is through must not be called exhausted.
            retry_count     = case when request.new_life then request.retry_count
+                                  when not request.knows_round and request.redelivered
+                                       and request.state in ('scheduled', 'held', 'unroutable', 'returned', 'succeeded')
+                                  then greatest(request.live_count - 1, 0)
                                   when not request.knows_round then request.live_count
                                   when request.state = 'in_review' then request.retry_count
                                   else greatest(request.retry_count, request.live_count) end,
@@ -97,6 +103,47 @@ select id::text, round, retry_count, since_ms, true
   from request
  where not exists (select from known where known.id = request.id)
    and not exists (select from ours where ours.id = request.id);
+
+-- name: give_back
+-- Claims that nothing follows from: their requests had been given to another router when we claimed them. What the claim
+-- replaced stands again, by the history; only a round that nobody knew before stays claimed, until its request comes again.
+-- Whoever has taken over since, or seen it return, is right.
+with given as (
+    select * from unnest(%(ids)b::uuid[], %(rounds)b::int[]) as g (id, round)
+),
+before as (
+    select given.id, given.round as claimed_round, last.state, last.round,
+           (scheduled.detail ->> 'due_ms')::bigint as due_ms, (scheduled.detail ->> 'attempt')::int as retry_count,
+           case when last.state = 'returned' then last.at end as returned_at
+      from given
+     cross join lateral (select state, round, at
+                           from transition
+                          where retry_id = given.id and round < given.round
+                            and state not in ('claimed', 'duplicate', 'overdue', 'recovered')
+                          order by id desc
+                          limit 1) as last
+      left join lateral (select detail
+                           from transition
+                          where retry_id = given.id and round = last.round and state = 'scheduled'
+                          order by id desc
+                          limit 1) as scheduled on true
+),
+moved as (
+    update retry as live
+       set state       = before.state,
+           round       = before.round,
+           retry_count = coalesce(before.retry_count, live.retry_count),
+           due_at      = coalesce(to_timestamp(before.due_ms / 1000.0), live.due_at),
+           returned_at = before.returned_at,
+           updated_at  = clock_timestamp()
+      from before
+     where live.id = before.id and live.round = before.claimed_round
+       and live.state = 'claimed' and live.claimed_by = %(actor)s
+ returning live.id, before.claimed_round
+)
+insert into transition (retry_id, round, state, actor, reason)
+select id, claimed_round, 'duplicate', %(actor)s, 'its request was another router''s by then: the claim was given back'
+  from moved;
 
 -- name: record
 -- What became of a batch: the current rows and their history, in one statement. A row that is past `claimed` in the same

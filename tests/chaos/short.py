@@ -1,0 +1,83 @@
+"""The short forms: a few hundred messages, faults of a moment, several in one scene, several scenes at once.
+
+Scenes have routers, queues and a database of their own. Those whose faults hit nobody else share a broker at the same
+time: most of a scene is waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tests.chaos.faults.brokers import BrokerKilled, BrokerRestarted, DiskAlarm, MemoryAlarm
+from tests.chaos.faults.destinations import DestinationDeleted, DestinationFull, DestinationRedeclared, TierDeleted
+from tests.chaos.faults.fault import Fault, Size
+from tests.chaos.faults.postgres import (
+    PostgresFull,
+    PostgresKilled,
+    PostgresRestarted,
+    PostgresSetBack,
+    PostgresSlow,
+)
+from tests.chaos.faults.routers import (
+    BlackHole,
+    ClockJump,
+    ConnectionCut,
+    OnlyRouterKilled,
+    RouterFrozen,
+    RouterKilled,
+    TapAway,
+    TwoPolicies,
+)
+from tests.chaos.judge import Verdict
+from tests.chaos.run import Run
+from tests.chaos.stage import Stage
+
+SIZE = Size(200, 50)
+SEED = 1
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Group:
+    """Faults that come one after the other in one scene."""
+
+    faults: Sequence[type[Fault]]
+    broken: bool = False
+    patience: float = PATIENCE
+
+    def verdict(self, stage: Stage) -> Verdict:
+        able = [fault for fault in (one(short=True) for one in self.faults) if fault.obstacle(stage) is None]
+        return Run(stage, able, SIZE, SEED, broken=self.broken, patience=self.patience).verdict()
+
+
+APART: Mapping[str, Group] = {
+    "routers die": Group((RouterKilled, ConnectionCut, OnlyRouterKilled)),
+    "routers hear nothing": Group((BlackHole, RouterFrozen)),
+    "routers disagree": Group((ClockJump, TapAway, TwoPolicies)),
+    "destinations vanish": Group((DestinationDeleted, DestinationRedeclared, DestinationFull)),
+    "lost by hand": Group((TierDeleted, PostgresSetBack)),
+    "broken on purpose": Group((ConnectionCut,) * 4, broken=True, patience=8),
+}
+"""They hit nobody beside their own scene."""
+
+SERVICES = Group(
+    (
+        BrokerKilled,
+        MemoryAlarm,
+        PostgresKilled,
+        PostgresSlow,
+        DiskAlarm,
+        PostgresRestarted,
+        PostgresFull,
+        BrokerRestarted,
+    )
+)
+"""They hit whoever uses the same broker or Postgres."""
+
+
+def side_by_side(stage: Stage) -> dict[str, Future[Verdict]]:
+    """All of them done, well or badly."""
+    with ThreadPoolExecutor(len(APART)) as scenes:
+        return {name: scenes.submit(group.verdict, stage) for name, group in APART.items()}
