@@ -14,6 +14,9 @@ from benchmarks.contenders.marks import ARRIVED, SCHEDULED, Marks
 from benchmarks.contenders.protocol import Command, Contender, Job, own_module, plain_environment
 from benchmarks.router.stage import ORIGIN, Space, Stage
 
+LADDER, ASKED = "ladder", "asked-due-ms"
+"""Requests for delays that no tier has say themselves when they want to be back: what is rounded up counts as late."""
+
 LOOK_EVERY = 0.1
 GOODBYE = 15
 
@@ -49,7 +52,7 @@ class Running:
 
     def watch(self) -> None:
         """Somebody consumes the origin queue, for contenders that bring messages back to it."""
-        header = self.contender.due_header
+        header = ASKED if self.job.variant == LADDER else self.contender.due_header
         if header is not None and self.watcher is None:
             self.watcher = self._open(own_module("watcher", self.space.address.url, ORIGIN, header), 0, "watcher")
 
@@ -84,16 +87,14 @@ class Running:
         return self.marks.count(SCHEDULED)
 
     def stop(self) -> None:
-        everything = [*self.processes, *([self.watcher] if self.watcher else [])]
-        for process in everything:
-            process.terminate()
-        for process in everything:
-            try:
-                process.wait(GOODBYE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self.processes, self.watcher = [], None
+        self.stop_work()
+        if self.watcher is not None:
+            _end_all([self.watcher])
+            self.watcher = None
+
+    def stop_work(self) -> None:
+        _end_all(self.processes)
+        self.processes = []
 
     def _environment(self, place: int) -> dict[str, str]:
         own = self.contender.environment(self.space, self.job, place)
@@ -115,6 +116,17 @@ class Running:
 
     def _said(self, name: str) -> str:
         return _end((self.space.folder / f"{name}.log").read_text(errors="replace"))
+
+
+def _end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(GOODBYE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _end(text: str, lines: int = 4) -> str:

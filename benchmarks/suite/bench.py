@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -32,12 +32,10 @@ class Bench:
     def size(self, count: int, least: int = 200) -> int:
         return max(least, int(count * self.scale))
 
-    def rotated(self) -> Iterator[tuple[int, Contender]]:
-        """Every contender in every repeat, each time another one first."""
-        for repeat in range(self.repeats):
-            start = repeat % len(self.contenders) if self.contenders else 0
-            for one in (*self.contenders[start:], *self.contenders[:start]):
-                yield repeat, one
+    def turn(self, repeat: int) -> list[Contender]:
+        """Every contender, each time another one first."""
+        start = repeat % len(self.contenders) if self.contenders else 0
+        return [*self.contenders[start:], *self.contenders[:start]]
 
     def note(self, scenario: str, subject: str, repeat: int, **figures: float) -> None:
         for measure, value in figures.items():
@@ -59,8 +57,9 @@ class Bench:
             self.fail(scenario, subject, f"{type(error).__name__}: {error}"[:500])
             self.console.print(f"[dim]{traceback.format_exc(limit=-3)}[/]", highlight=False, markup=False)
 
-    def timed(self, scenario: str, work: Callable[[Bench], None]) -> None:
-        self.console.rule(scenario)
+    def timed(self, scenario: str, work: Callable[[Bench], None], where: str = "") -> None:
+        """One scenario; if it breaks as a whole, the others go on."""
+        self.console.rule(f"{scenario} {where}")
         started = time.monotonic()
-        work(self)
+        self.attempt(scenario, "the whole scenario", lambda: work(self))
         self.seconds[scenario] = round(time.monotonic() - started, 1)

@@ -43,7 +43,7 @@ def resident_mib(roots: Iterable[int]) -> float:
 
 
 def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.contenders import tarry
@@ -16,6 +17,9 @@ PATIENCE = 45.0
 """Seconds without any progress after which a contender is given up."""
 
 HUNDRED_THOUSAND = 100_000
+
+UNRECORDED = ("audit off", "audit on the spool")
+"""Ways to run tarry in which no return is written to Postgres."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +70,16 @@ def scheduling_rate(one: Running, count: int) -> float:
     return rate([at for at, _ in one.marks.read(SCHEDULED)][:count])
 
 
-def end_to_end(on: Stage, contender: Contender, job: Job, count: int) -> dict[str, float]:
+def end_to_end(
+    on: Stage, contender: Contender, job: Job, count: int, beside: Callable[[Running], None] = lambda _: None
+) -> dict[str, float]:
     """Request in, message back in its queue, and recorded; the delay itself is taken off for everybody."""
     with running(on, contender, job) as one:
         one.fill(count)
         before = Cost.of(on, one)
         one.watch()
         one.start()
+        beside(one)
         first, last = _first_and_last(one, count)
         cost = Cost.of(on, one).per_hundred_thousand(before, count)
         early = sum(1 for at, due in one.marks.read(ARRIVED) if due and at < due - 0.001)
@@ -81,11 +88,19 @@ def end_to_end(on: Stage, contender: Contender, job: Job, count: int) -> dict[st
 
 def _first_and_last(one: Running, count: int) -> tuple[float, float]:
     patience = PATIENCE + one.job.delay_s
+    taken_up = _taken_up(one, patience)
     one.wait(one.arrived, count, patience)
     last = one.marks.read(ARRIVED)[count - 1][0]
-    if isinstance(one.contender, Tarry):
-        if one.job.variant not in ("audit off", "audit on the spool"):
-            last = max(last, one.wait(lambda: tarry.recorded(one), count, patience)[-1][0])
-            return tarry.first_claim(one), last
-        return one.ready_at, last
-    return one.marks.read(SCHEDULED)[0][0], last
+    if not isinstance(one.contender, Tarry):
+        return one.marks.read(SCHEDULED)[0][0], last
+    if one.job.variant in UNRECORDED:
+        return taken_up, last
+    recorded = one.wait(lambda: tarry.recorded(one), count, patience)[-1][0]
+    return taken_up if one.job.variant else tarry.first_claim(one), max(last, recorded)
+
+
+def _taken_up(one: Running, patience: float) -> float:
+    """When the first was seen to be scheduled; ways to run tarry are compared by this, as not all keep books."""
+    if not isinstance(one.contender, Tarry) or not one.job.variant:
+        return 0.0
+    return one.wait(lambda: tarry.scheduled(one), 1, patience)[-1][0]

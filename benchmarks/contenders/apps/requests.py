@@ -47,7 +47,10 @@ class Sender:
 
     def _odd_delay(self) -> bytes:
         """A delay that no tier has: two to four seconds, to the millisecond."""
-        return entry("error_class", "rate_limited") + entry("retry_after_ms", random.randint(2_000, 4_000))
+        delay = random.randint(2_000, 4_000)
+        due = time.time_ns() // 1_000_000 + delay
+        asked = entry("asked-due-ms", due)
+        return entry("error_class", "rate_limited") + entry("retry_after_ms", delay) + asked
 
 
 async def send(exchange: str, count: int, body: int, per_second: int, *, ladder: bool) -> None:
