@@ -52,6 +52,11 @@ class Stage:
     broker: embedded.Broker
     postgres: embedded.EmbeddedPostgres
 
+    @property
+    def broker_pids(self) -> list[int]:
+        """Where it runs on this machine."""
+        return [self.broker.pid] if self.broker.pid else []
+
     @contextlib.contextmanager
     def space(self, delay: str, *, bare: bool = False) -> Iterator[Space]:
         """One policy with one delay and no jitter: every message waits in the same tier.

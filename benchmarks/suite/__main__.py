@@ -20,12 +20,14 @@ from benchmarks.contenders.registry import ALL
 from benchmarks.router.stage import stage
 from benchmarks.suite.bench import Bench
 from benchmarks.suite.charts import charts
+from benchmarks.suite.grid import Grid
 from benchmarks.suite.machine import described, machine
 from benchmarks.suite.page import page
 from benchmarks.suite.promises import Promise, promises, quick_promises
 from benchmarks.suite.samples import Samples
-from benchmarks.suite.scenarios import backlog, drain, drift, throughput, ways
-from benchmarks.suite.tables import Grid, grids, promised
+from benchmarks.suite.scaling import scaling
+from benchmarks.suite.scenarios import backlog, cluster, drain, drift, throughput, ways
+from benchmarks.suite.tables import grids, promised
 
 SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "scheduling": throughput.run_scheduling,
@@ -36,11 +38,12 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "bodies": ways.run_bodies,
     "books": ways.run_books,
     "dashboard": ways.run_dashboard,
+    "cluster": cluster.run,
     "backlog": backlog.run,
 }
 QUICK = ("scheduling", "end-to-end", "drift", "drain")
 QUICK_CONTENDERS = ("tarry", "polling-tuned", "celery-native", "aio-pika")
-PAGE, IMAGES = Path("docs/performance.md"), Path("docs/img")
+PAGE, SCALING, IMAGES = Path("docs/performance.md"), Path("docs/scaling.md"), Path("docs/img")
 
 
 def main() -> int:
@@ -56,7 +59,7 @@ def main() -> int:
     show(result, judged, console)
     if arguments.report or not (arguments.quick or arguments.only):
         write(result)
-        console.print(f"written: {PAGE} and the charts in {IMAGES}")
+        console.print(f"written: {PAGE}, {SCALING} and the charts in {IMAGES}")
     return 1 if any(one.kept is False for one in judged) else 0
 
 
@@ -109,6 +112,9 @@ def write(result: dict[str, Any]) -> None:
     for name, text in drawn.items():
         (IMAGES / name).write_text(text, encoding="utf-8")
     PAGE.write_text(page(result, list(drawn)), encoding="utf-8")
+    larger = scaling(result)
+    if larger is not None:
+        SCALING.write_text(larger, encoding="utf-8")
 
 
 def _arguments() -> argparse.Namespace:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks.suite.tables import Grid, grids
+from benchmarks.suite.grid import Grid
+from benchmarks.suite.markdown import table
+from benchmarks.suite.tables import grids
 
 INTRO = """# Performance
 
@@ -50,15 +52,6 @@ def _grid(one: Grid, charts: Sequence[str]) -> str:
     if one.chart in charts:
         lines.append(f"![{one.heading}](img/{one.chart})\n")
     return "\n".join([*lines, table(one.columns, one.rows)])
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """In Markdown; a bar inside a cell would end it."""
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(" ".join(cell.replace("|", "/").split()) for cell in cells) + " |"
-
-    return "\n".join([line(columns), "|" + "---|" * len(columns), *(line(row) for row in rows), ""])
 
 
 def _facts(result: dict[str, Any]) -> str:

@@ -34,9 +34,8 @@ class Cost:
     @classmethod
     def of(cls, on: Stage, one: Running) -> Cost:
         own = [process.pid for process in one.processes]
-        broker = [on.broker.pid] if on.broker.pid else []
         postgres = [on.postgres.pid] if on.postgres.pid else []
-        return cls(cpu_seconds(own), cpu_seconds(broker), cpu_seconds(postgres), resident_mib(broker))
+        return cls(cpu_seconds(own), cpu_seconds(on.broker_pids), cpu_seconds(postgres), resident_mib(on.broker_pids))
 
     def per_hundred_thousand(self, before: Cost, count: int) -> dict[str, float]:
         each = HUNDRED_THOUSAND / count
@@ -51,8 +50,9 @@ def scheduling(on: Stage, contender: Contender, job: Job, count: int) -> dict[st
     """Requests moved and durable per second, out of a full queue; nothing comes back meanwhile."""
     with running(on, contender, job) as one:
         one.fill(count)
-        before = Cost.of(on, one)
         one.start()
+        _taken_up(one, PATIENCE)
+        before = Cost.of(on, one)
         per_s = scheduling_rate(one, count)
         cost = Cost.of(on, one).per_hundred_thousand(before, count)
     return {"per_s": per_s, **cost}
@@ -62,9 +62,9 @@ def scheduling_rate(one: Running, count: int) -> float:
     """The ramp at the beginning is left out: from the first that is seen to be scheduled to the last."""
     if isinstance(one.contender, Tarry):
         seen = one.wait(lambda: tarry.scheduled(one), count, PATIENCE)
-        (start, few), (end, all_) = next(found for found in seen if found[1] > 0), seen[-1]
+        (start, few), (end, all_) = seen[0], seen[-1]
         if end == start:
-            raise BrokenError("all were scheduled between two looks: send more")
+            raise BrokenError("all were scheduled before the second look: send more")
         return (all_ - few) / (end - start)
     one.wait(one.scheduled, count, PATIENCE)
     return rate([at for at, _ in one.marks.read(SCHEDULED)][:count])
@@ -76,19 +76,19 @@ def end_to_end(
     """Request in, message back in its queue, and recorded; the delay itself is taken off for everybody."""
     with running(on, contender, job) as one:
         one.fill(count)
-        before = Cost.of(on, one)
         one.watch()
         one.start()
         beside(one)
-        first, last = _first_and_last(one, count)
+        taken_up = _taken_up(one, PATIENCE)
+        before = Cost.of(on, one)
+        first, last = _first_and_last(one, count, taken_up)
         cost = Cost.of(on, one).per_hundred_thousand(before, count)
         early = sum(1 for at, due in one.marks.read(ARRIVED) if due and at < due - 0.001)
     return {"per_s": count / max(last - first - job.delay_s, 0.001), "early_share": early / count, **cost}
 
 
-def _first_and_last(one: Running, count: int) -> tuple[float, float]:
+def _first_and_last(one: Running, count: int, taken_up: float) -> tuple[float, float]:
     patience = PATIENCE + one.job.delay_s
-    taken_up = _taken_up(one, patience)
     one.wait(one.arrived, count, patience)
     last = one.marks.read(ARRIVED)[count - 1][0]
     if not isinstance(one.contender, Tarry):
@@ -100,7 +100,9 @@ def _first_and_last(one: Running, count: int) -> tuple[float, float]:
 
 
 def _taken_up(one: Running, patience: float) -> float:
-    """When the first was seen to be scheduled; ways to run tarry are compared by this, as not all keep books."""
-    if not isinstance(one.contender, Tarry) or not one.job.variant:
-        return 0.0
-    return one.wait(lambda: tarry.scheduled(one), 1, patience)[-1][0]
+    """When the first was seen to be scheduled: costs count from here, so that nobody pays for starting.
+
+    Ways to run tarry are compared by this moment too, as not all of them keep books.
+    """
+    count = (lambda: tarry.scheduled(one)) if isinstance(one.contender, Tarry) else one.scheduled
+    return one.wait(count, 1, patience)[-1][0]

@@ -43,7 +43,7 @@ def _stage(bench: Bench, one: Running, waiting: int, wanted: int) -> None:
     if wanted > waiting:
         asyncio.run(_park(one.space, wanted - waiting))
         _enter(one.space, wanted - waiting)
-    figures = {"broker_mib": resident_mib([bench.on.broker.pid] if bench.on.broker.pid else [])}
+    figures = {"broker_mib": resident_mib(bench.on.broker_pids)}
     one.job = Job(LONG_S)
     one.fill(bench.size(REQUESTS))
     one.job = Job(LONG_S, variant=LADDER)

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from benchmarks.suite.charts import charts
-from benchmarks.suite.page import page, table
+from benchmarks.suite.markdown import table
+from benchmarks.suite.page import page
 from benchmarks.suite.samples import Failure
 from tests.unit.benchmarks.results import rates, result
 
