@@ -79,7 +79,7 @@ def _loads(model: Model) -> str:
     rows = list(_load_rows(model))
     text = (
         f"## Ten, a hundred and a thousand times the load of S0\n\nS0 has {SUSTAINED} retries a second, and {BURST} in "
-        "a burst. The last column: how many queues a tier would have to be divided into if all the load went through it.\n"
+        "a burst. The last column: how many queues a tier that takes all the load would have to be divided into.\n"
     )
     return "\n".join([text, table(columns, rows)])
 
