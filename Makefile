@@ -15,7 +15,8 @@ PROOFS := $(wildcard tests/acceptance/test_audit_*.py) \
   tests/integration/client/test_cut_at_every_step_nothing_is_lost.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test prove test-fast test-cuts check format lock generate chaos soak chaos-short fuzz audit-dependencies bench-router bench-client clean
+.PHONY: help demo up test prove test-fast test-cuts check format lock generate chaos soak chaos-short fuzz \
+  audit-dependencies bench bench-quick bench-lock bench-router bench-client clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS="$$(printf '\t')" read -r name text; \
@@ -79,6 +80,26 @@ chaos-short: $(READY) ## The short form of every fault, the cluster's and a minu
 
 fuzz: $(READY) ## Throw a million broken requests at the decoder, on all cores (ARGS='--cases N --seed S --replay FILE')
 	@$(BIN)/python -m tests.hostile.fuzz $(ARGS)
+
+BENCH_VENV  := .tarry/bench-venv
+BENCH_READY := $(BENCH_VENV)/.ready
+
+$(BENCH_READY): benchmarks/requirements.lock $(READY)
+	@echo "==> installing what benchmarks/requirements.lock pins into $(BENCH_VENV) (once)" >&2
+	@$(BIN)/python -m venv --clear $(BENCH_VENV)
+	@$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	  --requirement benchmarks/requirements.lock
+	@touch $@
+
+bench: $(BENCH_READY) ## Measure tarry side by side with what people would pick instead (docs/performance.md)
+	@$(BIN)/python -m benchmarks.suite $(ARGS)
+
+bench-quick: $(BENCH_READY) ## Under five minutes: a few ratios with floors, against regressions
+	@$(BIN)/python -m benchmarks.suite --quick --json .tarry/bench-quick.json $(ARGS)
+
+bench-lock: $(READY) ## Pin the newest versions of the contenders in benchmarks/requirements.lock
+	@$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --no-emit-index-url --no-emit-find-links benchmarks/requirements.in -o benchmarks/requirements.lock
 
 bench-router: $(READY) ## Measure the router against raw publishing and against the same loop on aio-pika
 	@$(BIN)/python -m benchmarks.router $(ARGS)

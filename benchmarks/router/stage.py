@@ -52,9 +52,17 @@ class Stage:
     broker: embedded.Broker
     postgres: embedded.EmbeddedPostgres
 
+    @property
+    def broker_pids(self) -> list[int]:
+        """Where it runs on this machine."""
+        return [self.broker.pid] if self.broker.pid else []
+
     @contextlib.contextmanager
-    def space(self, delay: str) -> Iterator[Space]:
-        """One policy with one delay and no jitter: every message waits in the same tier."""
+    def space(self, delay: str, *, bare: bool = False) -> Iterator[Space]:
+        """One policy with one delay and no jitter: every message waits in the same tier.
+
+        A bare one has the vhost, the database and the origin queue, and nothing of tarry in them.
+        """
         name = f"bench_{secrets.token_hex(4)}"
         api = self.broker.management_url
         management.request(api, f"vhosts/{name}", method="PUT", body={}, timeout=30)
@@ -64,13 +72,13 @@ class Stage:
             connection.execute(f"create database {name}")
         with tempfile.TemporaryDirectory() as folder:
             try:
-                yield self._furnish(name, Path(folder), delay)
+                yield self._furnish(name, Path(folder), delay, bare=bare)
             finally:
                 management.request(api, f"vhosts/{name}", method="DELETE", timeout=60)
                 with psycopg.connect(self.postgres.dsn(), autocommit=True) as connection:
                     connection.execute(f"drop database {name} with (force)")
 
-    def _furnish(self, name: str, folder: Path, delay: str) -> Space:
+    def _furnish(self, name: str, folder: Path, delay: str, *, bare: bool) -> Space:
         (folder / "tarry.toml").write_text(
             f'[[policy]]\nname = "bench"\nschedule = ["{delay}"]\nmax_retries = 3\n', encoding="utf-8"
         )
@@ -78,11 +86,13 @@ class Stage:
         url = f"amqp://{base.user}:{base.password}@{base.host}:{base.port}/{name}"
         address = Address.parse(url, management_url=self.broker.management_url)
         topology = load(folder)
-        apply(topology, address)
+        if not bare:
+            apply(topology, address)
         with contextlib.closing(pika.BlockingConnection(address.parameters("benchmark"))) as connection:
             connection.channel().queue_declare(ORIGIN, durable=True, arguments={"x-queue-type": "quorum"})
         dsn = self.postgres.dsn(name)
-        migrate(dsn)
+        if not bare:
+            migrate(dsn)
         return Space(address, dsn, folder, topology)
 
 

@@ -20,7 +20,6 @@ ONCE = next(number for number in range(100) if PLAN.task(number).form == "header
 
 
 @at_length
-@pytest.mark.xdist_group("chaos")
 @pytest.mark.timeout(420)
 def test_a_minute_under_fire_loses_nothing_and_nothing_grows(single: Stage) -> None:
     soak = Soak(single, minutes=1.5, rate=100, seed=1)

@@ -1,0 +1,1 @@
+"""The programs behind the contenders. Some run in an environment of their own, so they import nothing of tarry."""

@@ -1,0 +1,84 @@
+"""A polling scheduler as good as it gets: the same fast client as tarry, batches everywhere, SKIP LOCKED.
+
+python -m benchmarks.contenders.apps.tuned_poller, with BENCH_URL, BENCH_DSN, BENCH_DELAY and BENCH_MARKS set
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any
+
+import psycopg
+import uvloop
+
+from benchmarks.contenders.marks import Marker
+from tarry.broker.address import Address
+from tarry.broker.consumer import Consumer
+from tarry.broker.publisher import Message, Outcome, Publisher
+from tarry.contract.fields import entry, pick
+from tarry.contract.properties import PERSISTENT, Properties
+
+REQUESTS = "bench.requests"
+POLL_S = 1.0
+BATCH = 500
+QUEUE = b"original_queue"
+INSERT = """
+insert into retry_task (message_id, queue, properties, body, due)
+select m, q, '', b, now() + make_interval(secs => %s) from unnest(%s::text[], %s::text[], %s::bytea[]) as t (m, q, b)
+"""
+TAKE = """
+select id, message_id, queue, body, extract(epoch from due)::float8 from retry_task
+where status = 'pending' and due <= now() order by due limit %s for update skip locked
+"""
+DONE = "update retry_task set status = 'sent', sent_at = now() where id = any(%s)"
+
+Sql = psycopg.AsyncConnection[Any]
+
+
+async def take_in(address: Address, sql: Sql, marker: Marker) -> None:
+    delay = float(os.environ["BENCH_DELAY"])
+    consumer = await Consumer.open(address, REQUESTS, "tuned poller: intake", batch=BATCH)
+    async for batch in consumer.batches():
+        ids = [(one.properties.message_id or b"").decode() for one in batch]
+        queues = [pick(one.properties.headers or b"", {QUEUE})[QUEUE].text() for one in batch]
+        await sql.execute(INSERT, (delay, ids, queues, [bytes(one.body) for one in batch]), binary=True)
+        await sql.commit()
+        consumer.ack([one.tag for one in batch])
+        marker.scheduled(len(batch))
+
+
+async def poll(address: Address, sql: Sql) -> None:
+    publisher = await Publisher.open(address, "tuned poller: due")
+    while True:
+        started = time.monotonic()
+        while await _some(publisher, sql) == BATCH:
+            pass
+        await asyncio.sleep(max(0.0, started + POLL_S - time.monotonic()))
+
+
+async def _some(publisher: Publisher, sql: Sql) -> int:
+    found = await (await sql.execute(TAKE, (BATCH,), binary=True)).fetchall()
+    if found:
+        outcomes = await publisher.publish([_message(*task) for task in found])
+        sent = [task[0] for task, word in zip(found, outcomes, strict=True) if word is Outcome.CONFIRMED]
+        await sql.execute(DONE, (sent,), binary=True)
+    await sql.commit()
+    return len(found)
+
+
+def _message(_id: int, message_id: str, queue: str, body: bytes, due: float) -> Message:
+    headers = entry("due-ms", int(due * 1000))
+    properties = Properties(headers=headers, delivery_mode=PERSISTENT, message_id=message_id.encode())
+    return Message("", queue, properties, body, message_id)
+
+
+async def main() -> None:
+    address = Address.parse(os.environ["BENCH_URL"])
+    connections = [await psycopg.AsyncConnection.connect(os.environ["BENCH_DSN"]) for _ in range(2)]
+    await asyncio.gather(take_in(address, connections[0], Marker()), poll(address, connections[1]))
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

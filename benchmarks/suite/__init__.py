@@ -1,0 +1,1 @@
+"""make bench: tarry side by side with what people would pick instead."""

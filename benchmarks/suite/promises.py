@@ -1,0 +1,101 @@
+"""What the run must show, and whether it did. Pure: from samples to verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.suite.samples import Samples, Spread
+
+TARRY = "tarry"
+END_TO_END, SCHEDULING, DRIFT, DRAIN, BACKLOG = "end to end", "scheduling", "drift", "drain", "backlog"
+CEILING = "confirmed publishing"
+THREE_TIMES = ("celery-native", "taskiq", "aio-pika", "polling-usual")
+"""Whatever schedules through RabbitMQ in Python with delays that the broker holds; and the usual poller."""
+
+NOISE_MS = 15.0
+"""Two drifts that differ by less are the same, on two cores."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One of them."""
+
+    text: str
+    found: Spread | None
+    floor: float
+    at_most: bool = False
+    unit: str = ""
+
+    @property
+    def kept(self) -> bool | None:
+        """None where it was not measured."""
+        if self.found is None:
+            return None
+        return self.found.median <= self.floor if self.at_most else self.found.median >= self.floor
+
+    @property
+    def verdict(self) -> str:
+        return {True: "kept", False: "broken", None: "not measured"}[self.kept]
+
+
+def promises(found: Samples) -> list[Promise]:
+    """Of the whole run."""
+    return [*_rates(found), *_drifts(found), *_drains(found, 0.5), *_backlog(found)]
+
+
+def quick_promises(found: Samples) -> list[Promise]:
+    """A guard against regressions: floors a good way below what a quiet machine shows."""
+    return [
+        _end_to_end(found, "celery-native", 2.0),
+        _end_to_end(found, "aio-pika", 1.5),
+        _end_to_end(found, "polling-tuned", 0.6),
+        _of_ceiling(found, 0.15),
+        *_drains(found, 0.35),
+        _p99(found, TARRY, 200, 100.0),
+    ]
+
+
+def _rates(found: Samples) -> Iterator[Promise]:
+    for other in THREE_TIMES:
+        yield _end_to_end(found, other, 3.0)
+    yield _end_to_end(found, "polling-tuned", 1.0)
+    yield _of_ceiling(found, 0.3)
+
+
+def _end_to_end(found: Samples, other: str, floor: float) -> Promise:
+    ratio = found.ratio(END_TO_END, (TARRY, "per_s"), (other, "per_s"))
+    return Promise(f"audited end-to-end throughput, times that of {other}", ratio, floor)
+
+
+def _of_ceiling(found: Samples, floor: float) -> Promise:
+    ratio = found.ratio(SCHEDULING, (TARRY, "per_s"), (CEILING, "per_s"))
+    return Promise("scheduling, as a fraction of the broker's confirmed publishing", ratio, floor)
+
+
+def _drifts(found: Samples) -> Iterator[Promise]:
+    yield _p99(found, TARRY, 1_000, 60.0)
+    yield _p99(found, "tarry, ladder", 1_000, 200.0)
+
+
+def _p99(found: Samples, subject: str, per_second: int, most: float) -> Promise:
+    late = found.spread(DRIFT, subject, f"p99 at {per_second}/s")
+    return Promise(f"drift p99 at {per_second:,}/s, {subject}", late, most, at_most=True, unit="ms")
+
+
+def _drains(found: Samples, floor: float) -> Iterator[Promise]:
+    ratio = found.ratio(DRAIN, ("whole way, tap read", "per_s"), ("bare tier", "per_s"))
+    yield Promise("20,000 due at once, as a fraction of the bare tier's own drain", ratio, floor)
+
+
+def _backlog(found: Samples) -> Iterator[Promise]:
+    subjects = found.subjects(BACKLOG)
+    if len(subjects) < 2:
+        return
+    empty, full = subjects[0], subjects[-1]
+    ratio = found.ratio(BACKLOG, (full, "per_s"), (empty, "per_s"))
+    yield Promise(f"throughput with {full}, as a fraction of that with none", ratio, 0.8)
+    here, there = (found.spread(BACKLOG, one, "p99 at 200/s") for one in (full, empty))
+    more = here.median - there.median if here and there else None
+    spread = None if more is None else Spread.of([more])
+    yield Promise(f"drift p99 at 200/s with {full}, more than with none", spread, NOISE_MS, at_most=True, unit="ms")

@@ -1,0 +1,104 @@
+"""Does it matter how much waits already? Nothing, a hundred thousand and a million in one tier and in the books."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+import psycopg
+from psycopg import sql
+
+from benchmarks.contenders import tarry
+from benchmarks.contenders.protocol import Job
+from benchmarks.contenders.registry import by_slug
+from benchmarks.contenders.running import LADDER, Running, running
+from benchmarks.router.stage import Space
+from benchmarks.suite.bench import LONG_S, Bench
+from benchmarks.suite.planned import BATCH, Planner, publish_all
+from benchmarks.suite.processes import resident_mib
+from benchmarks.suite.samples import percentile
+from benchmarks.suite.scenarios.drift import drift
+from benchmarks.suite.throughput import PATIENCE
+from tarry.broker.publisher import Publisher
+
+NAME = "backlog"
+WAITING = (0, 100_000, 1_000_000)
+REQUESTS = 20_000
+LOADS = {200: 6.0, 1_000: 6.0}
+IN_FLIGHT = 4
+
+
+def run(bench: Bench) -> None:
+    job = Job(LONG_S, variant=LADDER)
+    with running(bench.on, by_slug("tarry"), job) as one:
+        waiting = 0
+        for wanted in WAITING:
+            wanted_here = bench.size(wanted, 0)
+            bench.attempt(NAME, f"{wanted_here:,} waiting", partial(_stage, bench, one, waiting, wanted_here))
+            waiting = wanted_here
+
+
+def _stage(bench: Bench, one: Running, waiting: int, wanted: int) -> None:
+    if wanted > waiting:
+        asyncio.run(_park(one.space, wanted - waiting))
+        _enter(one.space, wanted - waiting)
+    figures = {"broker_mib": resident_mib(bench.on.broker_pids)}
+    one.job = Job(LONG_S)
+    one.fill(bench.size(REQUESTS))
+    one.job = Job(LONG_S, variant=LADDER)
+    one.start()
+    figures |= _scheduling(one, bench.size(REQUESTS))
+    one.watch()
+    for per_second, seconds in LOADS.items():
+        late = drift(one, per_second, max(1.0, seconds * min(bench.scale, 1.0)))
+        figures |= {f"p50 at {per_second}/s": percentile(late, 0.5), f"p99 at {per_second}/s": percentile(late, 0.99)}
+    one.stop_work()
+    bench.note(NAME, f"{wanted:,} waiting", 0, **figures)
+
+
+def _scheduling(one: Running, count: int) -> dict[str, float]:
+    """From the start of the process to the first that is scheduled; and how fast from there."""
+    seen = one.wait(lambda: tarry.scheduled(one), count, PATIENCE)
+    start, few = next(found for found in seen if found[1] > 0)
+    end, all_ = seen[-1]
+    per_s = (all_ - few) / (end - start) if end > start else 0.0
+    return {"per_s": per_s, "start_s": start - one.started_at}
+
+
+async def _park(space: Space, count: int) -> None:
+    """Into the tier, through the exchange that the router uses. They are all alike: nobody will read them."""
+    planner = Planner(space)
+    publisher = await Publisher.open(space.address, "benchmark: backlog")
+    message = planner.message(planner.plan())
+    going: set[asyncio.Task[None]] = set()
+    for start in range(0, count, BATCH):
+        batch: Sequence[object] = [message] * min(BATCH, count - start)
+        going.add(asyncio.create_task(publish_all(publisher, batch)))  # type: ignore[arg-type]
+        if len(going) >= IN_FLIGHT:
+            done, going = await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+    await asyncio.gather(*going)
+    await publisher.link.close()
+
+
+def _enter(space: Space, count: int) -> None:
+    """As many rows in the books, each like one that the router has written, with its step in the history."""
+    with psycopg.connect(space.dsn) as books:
+        names = books.execute(
+            "select column_name from information_schema.columns where table_name = 'retry' order by ordinal_position"
+        ).fetchall()
+        own = {"id": "gen_random_uuid()", "message_id": "gen_random_uuid()::text"}
+        columns = sql.SQL(", ").join(sql.Identifier(name) for (name,) in names)
+        values = sql.SQL(", ").join(sql.SQL(own[n]) if n in own else sql.Identifier("like_it", n) for (n,) in names)
+        books.execute(
+            sql.SQL(
+                "with new as (insert into retry ({columns}) select {values} "
+                "from (select * from retry where state = 'scheduled' limit 1) like_it, generate_series(1, {count}) "
+                "returning id) insert into transition (retry_id, round, state, actor) "
+                "select id, 1, 'scheduled', 'benchmark' from new"
+            ).format(columns=columns, values=values, count=sql.Literal(count))
+        )
+    with psycopg.connect(space.dsn, autocommit=True) as books:
+        books.execute("vacuum analyze retry")

@@ -1,0 +1,40 @@
+"""Scheduling and end-to-end throughput of every contender, the order rotated over the repeats."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.contenders.protocol import Contender, Job
+from benchmarks.suite.bench import LONG_S, SHORT_S, Bench
+from benchmarks.suite.scenarios import ceiling
+from benchmarks.suite.throughput import end_to_end, scheduling
+
+SCHEDULING, END_TO_END = "scheduling", "end to end"
+
+
+def run_scheduling(bench: Bench) -> None:
+    """With the broker's ceiling beside it in every repeat: tarry is told as a fraction of that."""
+    for repeat in range(bench.repeats):
+        bench.attempt(SCHEDULING, ceiling.PUBLISH, partial(_ceiling, bench, repeat))
+        for one in bench.turn(repeat):
+            bench.attempt(SCHEDULING, one.slug, partial(_scheduling, bench, repeat, one))
+
+
+def run_end_to_end(bench: Bench) -> None:
+    for repeat in range(bench.repeats):
+        for one in bench.turn(repeat):
+            bench.attempt(END_TO_END, one.slug, partial(_end_to_end, bench, repeat, one))
+
+
+def _ceiling(bench: Bench, repeat: int) -> None:
+    bench.note(SCHEDULING, ceiling.PUBLISH, repeat, per_s=ceiling.publish(bench))
+
+
+def _scheduling(bench: Bench, repeat: int, one: Contender) -> None:
+    figures = scheduling(bench.on, one, Job(LONG_S), bench.size(one.size // 2))
+    bench.note(SCHEDULING, one.slug, repeat, **figures)
+
+
+def _end_to_end(bench: Bench, repeat: int, one: Contender) -> None:
+    figures = end_to_end(bench.on, one, Job(SHORT_S), bench.size(one.size))
+    bench.note(END_TO_END, one.slug, repeat, **figures)
