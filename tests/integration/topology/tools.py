@@ -77,9 +77,9 @@ class Installation:
 def command(installation: Installation | Address, *arguments: str) -> Result:
     """`tarry topology …` against that broker."""
     address = installation if isinstance(installation, Address) else installation.address
-    management = address.management.replace("://", f"://{address.management_user}:{address.management_password}@")
-    given = [*arguments, "--url", address.url, "--management-url", management]
-    return CliRunner().invoke(app, given + (["--ca-file", address.ca_file] if address.ca_file else []))
+    return CliRunner().invoke(
+        app, [*arguments, "--url", address.url, "--management-url", address.management_with_login]
+    )
 
 
 @dataclass(frozen=True)
