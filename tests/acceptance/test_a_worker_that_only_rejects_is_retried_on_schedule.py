@@ -112,7 +112,7 @@ def service(settings: dict[str, str], tarry: Callable[..., str]) -> Iterator[Non
     with subprocess.Popen([*TARRY, "serve"], env=settings) as process:
         try:
             wait_for(
-                lambda: process.poll() is not None or is_ready(settings), deadline=30, what="tarry serve to be ready"
+                lambda: process.poll() is not None or is_ready(settings), deadline=120, what="tarry serve to be ready"
             )
             assert process.poll() is None, "tarry serve ended by itself: see its log above"
             yield
@@ -123,7 +123,7 @@ def service(settings: dict[str, str], tarry: Callable[..., str]) -> Iterator[Non
 
 def is_ready(settings: dict[str, str]) -> bool:
     try:
-        with urlopen(f"http://127.0.0.1:{settings['HTTP_PORT']}/readyz", timeout=2) as answer:
+        with urlopen(f"http://127.0.0.1:{settings['HTTP_PORT']}/readyz", timeout=30) as answer:
             return bool(answer.status == HTTPStatus.OK)
     except URLError:
         return False
