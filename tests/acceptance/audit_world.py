@@ -96,7 +96,7 @@ class World:
         with self.channel() as channel:
             wait_for(
                 lambda: _consumers(channel, "retry.scheduled") >= len(self.running),
-                deadline=60,
+                deadline=120,
                 what=f"the router to consume; it said {log.read_text(errors='replace')[-500:]}",
             )
         return router
@@ -109,7 +109,7 @@ class World:
         for router in self.running:
             router.terminate()
         for router in self.routers:
-            router.wait(30)
+            router.wait(60)
 
     @contextmanager
     def channel(self) -> Iterator[BlockingChannel]:

@@ -136,19 +136,19 @@ class Stage:
 
     @cached_property
     def port(self) -> int:
-        started = wait_for(lambda: self.actions("started"), what="the service to say where it listens")
+        started = wait_for(lambda: self.actions("started"), deadline=120, what="the service to say where it listens")
         return int(started[0]["http"].rpartition(":")[2])
 
     def metric(self, name: str) -> float:
         """The sum over all labels."""
-        with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+        with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
             text = answer.read().decode()
         return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if re.match(rf"{name}[ {{]", line))
 
     def is_ready(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()[-3_000:]
         try:
-            with urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5) as answer:
+            with urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=30) as answer:
                 return bool(json.loads(answer.read())["status"] == "ready")
         except URLError:
             return False
@@ -189,12 +189,12 @@ def serving(
                 channel = connection.channel()
                 channel.confirm_delivery()
                 stage = Stage(process, log, channel, database.dsn)
-                wait_for(stage.is_ready, deadline=40, what="tarry serve to be ready")
+                wait_for(stage.is_ready, deadline=120, what="tarry serve to be ready")
                 yield stage
                 assert process.poll() is None, f"the service ended by itself:\n{log.read_text()[-3_000:]}"
         finally:
             process.terminate()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
 
 
 def _topology(folder: Path, scale: float, granularity: str, destinations: tuple[str, ...]) -> Path:

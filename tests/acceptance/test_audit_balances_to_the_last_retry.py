@@ -22,7 +22,7 @@ def with_headers(properties: pika.BasicProperties, queue: str) -> dict[str, Any]
     return {**kept, "original_queue": queue}
 
 
-@pytest.mark.timeout(60 + CROWD // 20)
+@pytest.mark.timeout(300 + CROWD // 20)
 def test_a_crowd_is_accounted_for_to_the_last_one(world: World) -> None:
     queue = world.declare("orders")
     world.start()

@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 
 import pika
-import pytest
 
 from tarry.broker.address import Address
 from tarry.broker.consumer import Consumer
@@ -21,8 +20,6 @@ from tests.harness.spaces import Database, Vhost
 from tests.harness.waiting import wait_for
 from tests.unit.contract.generated import KINDS, bad_request
 from tests.unit.contract.wire import array, death, headers, named, table, text
-
-pytestmark = pytest.mark.timeout(240)
 
 GENERATED = 10_000
 ONE_GOOD_IN = 100

@@ -16,7 +16,6 @@ from tests.harness.spaces import Database, Vhost
 from tests.harness.waiting import wait_for
 from tests.integration.client.shells import AioPika, Blocking, Consumer, Select
 
-pytestmark = pytest.mark.timeout(150)
 PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
 
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tarry.contract.retry_pb2 import RetryMessage
 from tests.acceptance.serving import Stage, assert_within, serving
 from tests.harness.spaces import Database, Vhost
 from tests.harness.waiting import wait_for
-
-pytestmark = pytest.mark.timeout(150)
 
 SCALE = 0.05
 """2 s become 100 ms, a minute 3 s, a second of jitter 50 ms."""

@@ -8,13 +8,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from tests.acceptance.serving import Stage, serving
 from tests.harness.spaces import Database, Vhost
 from tests.harness.waiting import wait_for
-
-pytestmark = pytest.mark.timeout(180)
 
 SCALE = 5e-5
 """A minute becomes 3 ms, a day 4.3 s: two days in nine seconds."""

@@ -5,12 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.acceptance.serving import REVIEW, Stage, serving
 from tests.harness.spaces import Database, Vhost
-
-pytestmark = pytest.mark.timeout(150)
 
 SCALE = 5e-4
 """A minute becomes 30 ms, an hour 1.8 s."""

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.acceptance.serving import Stage, assert_within, serving
 from tests.harness.spaces import Database, Vhost
-
-pytestmark = pytest.mark.timeout(180)
 
 SCALE = 0.001
 """A second becomes a millisecond."""

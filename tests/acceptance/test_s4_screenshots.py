@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.acceptance.serving import serving
 from tests.harness.spaces import Database, Vhost
-
-pytestmark = pytest.mark.timeout(120)
 
 SCALE = 0.02
 """5 s become 100 ms, 125 s 2.5 s."""

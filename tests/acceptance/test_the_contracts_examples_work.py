@@ -8,13 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pika
-import pytest
 
 from tarry.contract import retry_pb2
 from tests.acceptance.serving import Arrival, Stage, serving
 from tests.harness.spaces import Database, Vhost
-
-pytestmark = pytest.mark.timeout(120)
 
 PAGE = Path(__file__).parents[2] / "docs" / "contract.md"
 

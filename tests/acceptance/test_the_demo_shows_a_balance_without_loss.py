@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tarry.embedded.guardian import descendants
 from tests.harness.processes import alive
 from tests.harness.waiting import wait_for
@@ -21,7 +19,6 @@ def without_broker_settings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ("RABBITMQ_URL", "DATABASE_URL", "BROKER")}
 
 
-@pytest.mark.timeout(150)
 def test_it_ends_with_the_balance_and_exit_code_0() -> None:
     done = subprocess.run(DEMO, capture_output=True, text=True, timeout=140, env=without_broker_settings(), check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -32,7 +29,6 @@ def test_it_ends_with_the_balance_and_exit_code_0() -> None:
     assert "\x1b[" not in done.stdout
 
 
-@pytest.mark.timeout(120)
 def test_killing_it_leaves_no_process_behind() -> None:
     with subprocess.Popen(
         DEMO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=without_broker_settings()

@@ -22,7 +22,6 @@ from tests.acceptance.test_the_readme_consumers_retry_on_schedule import running
 from tests.harness.spaces import Database, Vhost
 from tests.harness.waiting import wait_for
 
-pytestmark = pytest.mark.timeout(180)
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 TARRY = [sys.executable, "-m", "tarry"]

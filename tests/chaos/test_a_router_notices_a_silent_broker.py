@@ -12,7 +12,7 @@ from tests.integration.router.serving import Place, Router
 
 __all__ = ["place", "start"]
 
-NOTICED = 30
+NOTICED = 90
 """Seconds. A window without a byte is one heartbeat and five seconds more, and the first one does not count."""
 
 

@@ -23,7 +23,7 @@ QUEUE = "work"
 AHEAD = 40
 """Messages that wait while the cutting goes on: more than a consumer takes at a time."""
 
-pytestmark = pytest.mark.timeout(60 + CUTS * 2)
+pytestmark = pytest.mark.timeout(300 + CUTS * 2)
 
 
 def handle(_attempt: Attempt, _body: bytes) -> None:

@@ -34,7 +34,7 @@ CANARIES = 111
 QUEUE = "quick.orders"
 
 
-@pytest.mark.timeout(180 + PAUSED // 10)
+@pytest.mark.timeout(300 + PAUSED // 10)
 def test_all_arrive_in_order_at_the_rate_after_a_canary(
     private_broker: Callable[[], embedded.Broker],
     private_postgres: Callable[..., embedded.EmbeddedPostgres],

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from typer.testing import CliRunner
 
@@ -18,7 +19,7 @@ from tarry.cli.review import app
 from tests.harness.waiting import wait_for
 from tests.integration.api.calling import Installation
 from tests.integration.review.reviewing import REVIEW, in_review, send_to_review
-from tests.integration.router.serving import Place
+from tests.integration.router.serving import START, Place
 
 pytestmark = pytest.mark.one_series
 
@@ -132,14 +133,16 @@ def test_check_and_export_at_the_desk(place: Place, at_the_desk: Review, tmp_pat
 def test_ctrl_c_stops_it_before_the_next_message_and_it_goes_on(place: Place, at_the_desk: Review) -> None:
     orders = place.origin("orders")
     send_to_review(place, orders, [f"o{n}" for n in range(30)])
-    words = [sys.executable, "-m", "tarry", "review", "retry", "--queue", "orders", "--rate", "5", "--yes", "--json"]
+    words = [sys.executable, "-m", "tarry", "review", "retry", "--queue", "orders", "--rate", "1", "--yes", "--json"]
     with subprocess.Popen(words, env=os.environ | place.environment, stdout=subprocess.PIPE) as process:
-        wait_for(lambda: place.depth(orders) >= 2, what="a few to be sent on")
+        wait_for(lambda: place.depth(orders) >= 2, deadline=START, what="a few to be sent on")
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[0]
     job = json.loads(said)
     assert (process.returncode, job["state"]) == (130, "stopped")
     assert 2 <= job["done"] < 30
+    with psycopg.connect(place.dsn) as books:
+        books.execute("update review_job set rate = null")  # slow enough to be stopped in time; that was all
     code, answer = at_the_desk("job", job["id"][:8], "--go-on", "--json")
     assert (code, json.loads(answer)["state"]) == (0, "done")
     assert len(set(place.take(orders, 30))) == 30

@@ -50,6 +50,8 @@ max_retries = 2
 QUORUM = {"x-queue-type": "quorum"}
 IN_TIME = 20
 """Seconds. A router promises to leave within ten; the others are for a busy machine to start and end processes."""
+START = 120
+"""Seconds. A busy machine may need a minute for what takes three, and many tests may hang on one start."""
 TARRY = [sys.executable, "-m", "tarry", "serve"]
 
 
@@ -154,7 +156,7 @@ class Router:
 
     @property
     def port(self) -> int:
-        started = wait_for(lambda: self.said("started"), what="the router to say where it listens")
+        started = wait_for(lambda: self.said("started"), deadline=START, what="the router to say where it listens")
         return int(started[0]["http"].rpartition(":")[2])
 
     def lines(self) -> list[dict[str, Any]]:
@@ -170,7 +172,7 @@ class Router:
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refused:
             return refused.code, refused.read().decode()
@@ -183,7 +185,7 @@ class Router:
         status, text = self.get("/readyz")
         return status, json.loads(text)["reasons"]
 
-    def wait_ready(self, deadline: float = 40) -> Router:
+    def wait_ready(self, deadline: float = START) -> Router:
         wait_for(lambda: self.ready() == (200, []), deadline=deadline, what="the router to be ready")
         return self
 
