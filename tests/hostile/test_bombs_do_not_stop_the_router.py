@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 REVIEW = "manual-review.pending"
 GOOD = named("original_queue", "quick.good")
 UUID = "24e9476b-f4f5-5044-8227-4c112216f4bc"
-ROUNDS = 100
+ROUNDS = 30
 MOST_GROWTH = 300 << 20
 """Bytes of memory; a batch of header bombs took gigabytes when all of it was taken apart."""
 
@@ -36,8 +36,11 @@ def nested(levels: int) -> bytes:
     return b"".join(b"A" + struct.pack(">I", 5 * (levels - level - 1)) for level in range(levels))
 
 
+TINY = b"".join(b"\x03" + one.to_bytes(3, "big") + b"V" for one in range(20_000))
+"""Each with another name: newer brokers keep only one of several that have the same."""
+
 BOMBS: dict[str, tuple[bytes, str]] = {
-    "tiny headers": (GOOD + b"\x01aV" * 40_000, "more than 4000 entries"),
+    "tiny headers": (GOOD + TINY, "more than 4000 entries"),
     "a thousand names": (b"".join(named(f"n{one}", one) for one in range(5_000)), "more than 4000 entries"),
     "deep arrays": (named("deep", nested(2_000)), "no origin"),
     "a deep count": (GOOD + named("retry_count", nested(1_000)), "must be a whole number"),
@@ -82,12 +85,12 @@ def test_a_hail_of_bombs_with_good_ones_between(place: Place, start: Callable[..
         place.request("quick.good", f"good {number}")
         peak = max(peak, resident(router))
 
-    def all_there() -> bool:
+    def left() -> int:
         nonlocal peak
         peak = max(peak, resident(router))
-        return place.depth(REVIEW) == len(expected)
+        return len(expected) - place.depth(REVIEW)
 
-    wait_for(all_there, deadline=120, what=f"{len(expected)} messages in review")
+    wait_for(lambda: left() == 0, deadline=120, what=f"{len(expected)} messages in review")
     assert sorted(place.take("quick.good", ROUNDS)) == sorted(f"good {number}" for number in range(ROUNDS))
     for one in drain(place.address, REVIEW, len(expected)):
         name = (one.properties.message_id or b"").decode()

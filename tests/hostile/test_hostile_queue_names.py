@@ -82,7 +82,7 @@ def test_a_message_returns_and_every_view_shows_it(there: Installation, name: st
     assert json.loads(tarry(there, "history", serial, "--json").stdout)[0]["queue"] == name
     place = there.place
     place.request(name, f"r-{serial}", error_class="final")
-    wait_for(lambda: there.get("/review", params={"queue": name})["items"], what="it to be in review")
+    wait_for(lambda: there.get("/review/messages", params={"queue": name})["items"], what="it to be in review")
     for api in (False, True):
         assert tarry(there, "review", "list", f"--queue={name}", api=api).exit_code == 0
         shown = tarry(there, "review", "list", f"--queue={name}", "--json", api=api)
@@ -143,12 +143,8 @@ def test_a_line_end_is_no_way_around_the_names_of_tarrys_own(there: Installation
     serial = f"line-end-{name.encode().hex()}"
     place.request(name, serial)
 
-    def found() -> str:
-        items = there.get("/review")["items"]
-        return next((str(one["reason"]) for one in items if one["message_id"] == serial), "")
-
     # It names no queue, so the books know it by nothing but its reason.
-    wait_for(lambda: any("cannot be the name" in str(one["reason"]) for one in there.get("/review")["items"]))
+    wait_for(lambda: any("cannot be the name" in str(one["reason"]) for one in there.get("/review/messages")["items"]))
     bound = {one["destination"] for one in place.api("bindings/{vhost}") if one["source"] == "retry.deliver"}
     assert not {"retry.audit", "retry.scheduled", "manual-review.pending"} & bound
 
@@ -161,7 +157,11 @@ def test_a_name_of_tarrys_own_kind_goes_to_review(there: Installation) -> None:
     place = there.place
     place.request(place.origin("~to:orders"), "own-kind")
     reasons = wait_for(
-        lambda: [one["reason"] for one in there.get("/review")["items"] if "reserved for tarry" in str(one["reason"])]
+        lambda: [
+            one["reason"]
+            for one in there.get("/review/messages")["items"]
+            if "reserved for tarry" in str(one["reason"])
+        ]
     )
     assert reasons
 
