@@ -9,7 +9,6 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -17,7 +16,6 @@ from pika.adapters.blocking_connection import BlockingChannel
 from tarry.contract.properties import Properties
 from tests.acceptance.test_bad_requests_never_stop_the_good_ones import drain, reason_of
 from tests.harness.waiting import wait_for
-from tests.hostile.fuzz import mutations
 from tests.integration.router.serving import Place, Router
 from tests.unit.contract.wire import array, counted, headers, named, table
 
@@ -145,15 +143,29 @@ REPORTS = {
 }
 
 
+SIGHTINGS: tuple[dict[str, bytes | str | int], ...] = (
+    {"tarry-id": "x" * 300},
+    {"tarry-id": f"urn:uuid:{UUID}"},
+    {"tarry-round": 2**53},
+    {"tarry-due-ms": 2**53},
+    {"tarry-due-ms": -1},
+    {"tarry-queue": "a\x00b"},
+    {"tarry-queue": b"x\x00\x00\x00\x02\xff\xfe"},
+    {"tarry-count": nested(50)},
+    {"x-death": array(table(named("time", b"T" + struct.pack(">Q", 2**63 - 1))))},
+    {"x-first-death-queue": "retry.delay." + "9" * 5_000},
+)
+
+
 @pytest.mark.parametrize("exchange", ["retry.reports", "retry.spool", "retry.arrive"])
 def test_the_books_go_on_whatever_comes_to_the_tap(place: Place, start: Callable[..., Router], exchange: str) -> None:
     """A deeply nested report once stopped the tap for everybody, for good."""
     router = start().wait_ready()
     queue = place.origin("quick.good")
-    evil = [Properties(headers=mutations.several_of_ours(Random(one), b"")) for one in range(30)]
     for body in REPORTS.values():
         publish(place.channel, "", Properties(), body, exchange)
-    for about in evil:
+    for forged in SIGHTINGS:
+        about = Properties(headers=headers({"tarry-id": UUID, "tarry-round": 1, "tarry-due-ms": 1} | forged))
         publish(place.channel, "", about, b"{}", exchange)
     place.request(queue, "m1")
     assert place.take(queue, 1) == ["m1"]

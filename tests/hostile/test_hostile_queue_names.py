@@ -62,6 +62,11 @@ def tarry(there: Installation, *words: str, api: bool = False) -> Result:
     return done
 
 
+def has_control(name: str) -> bool:
+    """The API refuses to look for such names, and says so."""
+    return any(ord(one) < 0x20 or one == "\x7f" for one in name)
+
+
 def returned(there: Installation, name: str, serial: str) -> str:
     place = there.place
     place.request(place.origin(name), serial)
@@ -75,15 +80,16 @@ def test_a_message_returns_and_every_view_shows_it(there: Installation, name: st
         pytest.skip("as a routing key it is tarry's own; see below")
     serial = returned(there, name, f"m-{NAMES.index(name)}")
     wait_for(lambda: there.get("/retries", params={"message_id": serial})["items"][0]["state"] == "returned")
-    found = there.get("/retries", params={"queue": name})["items"]
-    assert [one["queue"] for one in found] == [name]
+    assert there.get("/retries", params={"message_id": serial})["items"][0]["queue"] == name
+    asked = there.call("GET", "/retries", params={"queue": name})
+    assert asked.status_code == (422 if has_control(name) else 200)
     for words in (("history", serial), ("history", serial, "--json"), ("status",), ("status", "--json")):
         assert tarry(there, *words).exit_code == 0
     assert json.loads(tarry(there, "history", serial, "--json").stdout)[0]["queue"] == name
     place = there.place
     place.request(name, f"r-{serial}", error_class="final")
-    wait_for(lambda: there.get("/review/messages", params={"queue": name})["items"], what="it to be in review")
-    for api in (False, True):
+    wait_for(lambda: tarry(there, "review", "show", f"r-{serial}").exit_code == 0, what="it to be in review")
+    for api in (False,) if has_control(name) else (False, True):
         assert tarry(there, "review", "list", f"--queue={name}", api=api).exit_code == 0
         shown = tarry(there, "review", "list", f"--queue={name}", "--json", api=api)
         assert [one["queue"] for one in json.loads(shown.stdout)["items"]] == [name]
