@@ -143,6 +143,7 @@ REPORTS = {
 }
 
 
+SIGHTING: dict[str, bytes | str | int] = {"tarry-id": UUID, "tarry-round": 1, "tarry-due-ms": 1}
 SIGHTINGS: tuple[dict[str, bytes | str | int], ...] = (
     {"tarry-id": "x" * 300},
     {"tarry-id": f"urn:uuid:{UUID}"},
@@ -165,7 +166,7 @@ def test_the_books_go_on_whatever_comes_to_the_tap(place: Place, start: Callable
     for body in REPORTS.values():
         publish(place.channel, "", Properties(), body, exchange)
     for forged in SIGHTINGS:
-        about = Properties(headers=headers({"tarry-id": UUID, "tarry-round": 1, "tarry-due-ms": 1} | forged))
+        about = Properties(headers=headers(SIGHTING | forged))
         publish(place.channel, "", about, b"{}", exchange)
     place.request(queue, "m1")
     assert place.take(queue, 1) == ["m1"]
