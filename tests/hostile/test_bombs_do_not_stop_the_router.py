@@ -9,7 +9,6 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -17,7 +16,6 @@ from pika.adapters.blocking_connection import BlockingChannel
 from tarry.contract.properties import Properties
 from tests.acceptance.test_bad_requests_never_stop_the_good_ones import drain, reason_of
 from tests.harness.waiting import wait_for
-from tests.hostile.fuzz import mutations
 from tests.integration.router.serving import Place, Router
 from tests.unit.contract.wire import array, counted, headers, named, table
 
@@ -26,7 +24,7 @@ pytestmark = pytest.mark.timeout(300)
 REVIEW = "manual-review.pending"
 GOOD = named("original_queue", "quick.good")
 UUID = "24e9476b-f4f5-5044-8227-4c112216f4bc"
-ROUNDS = 100
+ROUNDS = 30
 MOST_GROWTH = 300 << 20
 """Bytes of memory; a batch of header bombs took gigabytes when all of it was taken apart."""
 
@@ -36,8 +34,11 @@ def nested(levels: int) -> bytes:
     return b"".join(b"A" + struct.pack(">I", 5 * (levels - level - 1)) for level in range(levels))
 
 
+TINY = b"".join(b"\x03" + one.to_bytes(3, "big") + b"V" for one in range(20_000))
+"""Each with another name: newer brokers keep only one of several that have the same."""
+
 BOMBS: dict[str, tuple[bytes, str]] = {
-    "tiny headers": (GOOD + b"\x01aV" * 40_000, "more than 4000 entries"),
+    "tiny headers": (GOOD + TINY, "more than 4000 entries"),
     "a thousand names": (b"".join(named(f"n{one}", one) for one in range(5_000)), "more than 4000 entries"),
     "deep arrays": (named("deep", nested(2_000)), "no origin"),
     "a deep count": (GOOD + named("retry_count", nested(1_000)), "must be a whole number"),
@@ -82,12 +83,12 @@ def test_a_hail_of_bombs_with_good_ones_between(place: Place, start: Callable[..
         place.request("quick.good", f"good {number}")
         peak = max(peak, resident(router))
 
-    def all_there() -> bool:
+    def left() -> int:
         nonlocal peak
         peak = max(peak, resident(router))
-        return place.depth(REVIEW) == len(expected)
+        return len(expected) - place.depth(REVIEW)
 
-    wait_for(all_there, deadline=120, what=f"{len(expected)} messages in review")
+    wait_for(lambda: left() == 0, deadline=120, what=f"{len(expected)} messages in review")
     assert sorted(place.take("quick.good", ROUNDS)) == sorted(f"good {number}" for number in range(ROUNDS))
     for one in drain(place.address, REVIEW, len(expected)):
         name = (one.properties.message_id or b"").decode()
@@ -142,15 +143,30 @@ REPORTS = {
 }
 
 
+SIGHTING: dict[str, bytes | str | int] = {"tarry-id": UUID, "tarry-round": 1, "tarry-due-ms": 1}
+SIGHTINGS: tuple[dict[str, bytes | str | int], ...] = (
+    {"tarry-id": "x" * 300},
+    {"tarry-id": f"urn:uuid:{UUID}"},
+    {"tarry-round": 2**53},
+    {"tarry-due-ms": 2**53},
+    {"tarry-due-ms": -1},
+    {"tarry-queue": "a\x00b"},
+    {"tarry-queue": b"x\x00\x00\x00\x02\xff\xfe"},
+    {"tarry-count": nested(50)},
+    {"x-death": array(table(named("time", b"T" + struct.pack(">Q", 2**63 - 1))))},
+    {"x-first-death-queue": "retry.delay." + "9" * 5_000},
+)
+
+
 @pytest.mark.parametrize("exchange", ["retry.reports", "retry.spool", "retry.arrive"])
 def test_the_books_go_on_whatever_comes_to_the_tap(place: Place, start: Callable[..., Router], exchange: str) -> None:
     """A deeply nested report once stopped the tap for everybody, for good."""
     router = start().wait_ready()
     queue = place.origin("quick.good")
-    evil = [Properties(headers=mutations.several_of_ours(Random(one), b"")) for one in range(30)]
     for body in REPORTS.values():
         publish(place.channel, "", Properties(), body, exchange)
-    for about in evil:
+    for forged in SIGHTINGS:
+        about = Properties(headers=headers(SIGHTING | forged))
         publish(place.channel, "", about, b"{}", exchange)
     place.request(queue, "m1")
     assert place.take(queue, 1) == ["m1"]

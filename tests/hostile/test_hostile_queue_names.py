@@ -62,6 +62,11 @@ def tarry(there: Installation, *words: str, api: bool = False) -> Result:
     return done
 
 
+def has_control(name: str) -> bool:
+    """The API refuses to look for such names, and says so."""
+    return any(ord(one) < 0x20 or one == "\x7f" for one in name)
+
+
 def returned(there: Installation, name: str, serial: str) -> str:
     place = there.place
     place.request(place.origin(name), serial)
@@ -75,15 +80,16 @@ def test_a_message_returns_and_every_view_shows_it(there: Installation, name: st
         pytest.skip("as a routing key it is tarry's own; see below")
     serial = returned(there, name, f"m-{NAMES.index(name)}")
     wait_for(lambda: there.get("/retries", params={"message_id": serial})["items"][0]["state"] == "returned")
-    found = there.get("/retries", params={"queue": name})["items"]
-    assert [one["queue"] for one in found] == [name]
+    assert there.get("/retries", params={"message_id": serial})["items"][0]["queue"] == name
+    asked = there.call("GET", "/retries", params={"queue": name})
+    assert asked.status_code == (422 if has_control(name) else 200)
     for words in (("history", serial), ("history", serial, "--json"), ("status",), ("status", "--json")):
         assert tarry(there, *words).exit_code == 0
     assert json.loads(tarry(there, "history", serial, "--json").stdout)[0]["queue"] == name
     place = there.place
     place.request(name, f"r-{serial}", error_class="final")
-    wait_for(lambda: there.get("/review", params={"queue": name})["items"], what="it to be in review")
-    for api in (False, True):
+    wait_for(lambda: tarry(there, "review", "show", f"r-{serial}").exit_code == 0, what="it to be in review")
+    for api in (False,) if has_control(name) else (False, True):
         assert tarry(there, "review", "list", f"--queue={name}", api=api).exit_code == 0
         shown = tarry(there, "review", "list", f"--queue={name}", "--json", api=api)
         assert [one["queue"] for one in json.loads(shown.stdout)["items"]] == [name]
@@ -143,12 +149,8 @@ def test_a_line_end_is_no_way_around_the_names_of_tarrys_own(there: Installation
     serial = f"line-end-{name.encode().hex()}"
     place.request(name, serial)
 
-    def found() -> str:
-        items = there.get("/review")["items"]
-        return next((str(one["reason"]) for one in items if one["message_id"] == serial), "")
-
     # It names no queue, so the books know it by nothing but its reason.
-    wait_for(lambda: any("cannot be the name" in str(one["reason"]) for one in there.get("/review")["items"]))
+    wait_for(lambda: any("cannot be the name" in str(one["reason"]) for one in there.get("/review/messages")["items"]))
     bound = {one["destination"] for one in place.api("bindings/{vhost}") if one["source"] == "retry.deliver"}
     assert not {"retry.audit", "retry.scheduled", "manual-review.pending"} & bound
 
@@ -161,7 +163,11 @@ def test_a_name_of_tarrys_own_kind_goes_to_review(there: Installation) -> None:
     place = there.place
     place.request(place.origin("~to:orders"), "own-kind")
     reasons = wait_for(
-        lambda: [one["reason"] for one in there.get("/review")["items"] if "reserved for tarry" in str(one["reason"])]
+        lambda: [
+            one["reason"]
+            for one in there.get("/review/messages")["items"]
+            if "reserved for tarry" in str(one["reason"])
+        ]
     )
     assert reasons
 

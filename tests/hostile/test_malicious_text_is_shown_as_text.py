@@ -105,7 +105,13 @@ def test_history_shows_it_to_the_letter(there: Installation) -> None:
 
 def test_the_api_says_the_same_in_json_that_no_browser_takes_for_a_page(there: Installation) -> None:
     found = there.get("/retries", params={"state": "in_review"})["items"][0]
-    for path in ("/retries", f"/retries/{found['id']}", f"/retries/{found['id']}/payload", "/review", "/actions"):
+    for path in (
+        "/retries",
+        f"/retries/{found['retry_id']}",
+        f"/retries/{found['retry_id']}/payload",
+        "/review/messages",
+        "/actions",
+    ):
         answer = there.call("GET", path)
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"].startswith("application/json")
@@ -124,10 +130,10 @@ def test_the_api_says_the_same_in_json_that_no_browser_takes_for_a_page(there: I
 def test_the_log_is_as_harmless(there: Installation, style: str) -> None:
     with routers(there.place) as start:
         router = start(TARRY_LOG=style)
-        wait_for(lambda: "started" in router.log.read_text(), deadline=30, what="it to start")
+        wait_for(lambda: "started" in router.log.read_text(), deadline=90, what="it to start")
         for number in range(20):
             send(there, "orders", f"{number}-{style}-{EVIL}", error_class="final")
-        wait_for(lambda: f"-{style}-" in router.log.read_text(encoding="utf-8"), deadline=30, what="it to take one")
+        wait_for(lambda: f"-{style}-" in router.log.read_text(encoding="utf-8"), deadline=90, what="it to take one")
         router.stop()
         said = without_own_colours(router.log.read_text(encoding="utf-8"))
     assert not set(said) & ACTED_ON
