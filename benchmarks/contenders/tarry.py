@@ -99,6 +99,13 @@ def first_claim(one: Running) -> float:
     return float(row[0]) if row and row[0] else one.started_at
 
 
+def scheduled_moments(one: Running) -> list[float]:
+    """When each was recorded as scheduled, which is after the broker's confirm; oldest first."""
+    with psycopg.connect(one.space.dsn) as books:
+        question = "select extract(epoch from at)::float8 from transition where state = 'scheduled' order by at"
+        return [float(at) for (at,) in books.execute(question)]
+
+
 def _of(one: Running) -> Tarry:
     assert isinstance(one.contender, Tarry)
     return one.contender
