@@ -28,7 +28,6 @@ class Tarry:
     slug: str = "tarry"
     name: str = "tarry"
     size: int = 40_000
-    scheduling_only: bool = False
     broker: bool = True
     furnished: bool = True
     due_header: str | None = DUE
