@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-
 HEADROOM = 1.15
 """How many times a steady load a contender must return end to end, to be asked to carry it."""
 
