@@ -21,7 +21,6 @@ class AioLoop:
     slug: str = "aio-pika"
     name: str = "aio-pika router loop"
     size: int = 10_000
-    scheduling_only: bool = False
     broker: bool = True
     furnished: bool = True
     due_header: str | None = DUE

@@ -21,7 +21,6 @@ class DelayedRetry:
     slug: str = "delayed-retry"
     name: str = "RabbitMQ 4.3 delayed retry"
     size: int = 40_000
-    scheduling_only: bool = False
     broker: bool = True
     furnished: bool = False
     due_header: str | None = None

@@ -31,7 +31,6 @@ class Framework:
     extra: Mapping[str, str]
     broker: bool = True
     due_header: str | None = None
-    scheduling_only: bool = False
     furnished: bool = False
 
     def versions(self) -> dict[str, str]:

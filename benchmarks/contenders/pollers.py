@@ -33,7 +33,6 @@ class Poller:
     settings: Mapping[str, str]
     program: str
     facts: Facts = FACTS
-    scheduling_only: bool = False
     broker: bool = False
     furnished: bool = False
     due_header: str | None = DUE

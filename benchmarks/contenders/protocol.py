@@ -50,8 +50,6 @@ class Contender(Protocol):
     name: str
     size: int
     """Requests that keep it busy for some ten seconds on two cores."""
-    scheduling_only: bool
-    """Its speed does not depend on returns: the smaller scenario tells as much."""
     facts: Facts
     settings: Mapping[str, str]
     broker: bool

@@ -45,9 +45,8 @@ CELERY_COUNTDOWN = Framework(
     worker=CELERY,
     packages=("celery", "kombu", "amqp"),
     facts=Facts(
-        durable="unacknowledged in a worker's memory: a lost worker starts them over; the broker's consumer timeout "
-        "(30 min) ends longer delays",
-        delays="any, up to the consumer timeout",
+        durable="unacknowledged in a worker's memory; without a worker nothing comes due",
+        delays="any; before RabbitMQ 4.3 the broker's consumer timeout (30 min unless set) ends longer ones",
         same_queue="yes, Celery tasks only",
         audit="no",
     ),
@@ -63,8 +62,8 @@ DRAMATIQ = Framework(
     worker=("dramatiq", f"{APPS}.dramatiq_app"),
     packages=("dramatiq", "pika"),
     facts=Facts(
-        durable="unacknowledged in a worker's memory, from a delay queue on the broker; a lost worker starts them over",
-        delays="any, up to 7 days; the broker's consumer timeout applies to quorum queues",
+        durable="unacknowledged in a worker's memory, from a delay queue; without a worker nothing comes due",
+        delays="any, up to 7 days; before RabbitMQ 4.3 its consumer timeout (30 min unless set) ends longer ones",
         same_queue="yes, Dramatiq messages only",
         audit="no",
     ),

@@ -28,7 +28,6 @@ class Tarry:
     slug: str = "tarry"
     name: str = "tarry"
     size: int = 40_000
-    scheduling_only: bool = False
     broker: bool = True
     furnished: bool = True
     due_header: str | None = DUE
@@ -97,6 +96,13 @@ def first_claim(one: Running) -> float:
     with psycopg.connect(one.space.dsn) as books:
         row = books.execute("select extract(epoch from min(at)) from transition").fetchone()
     return float(row[0]) if row and row[0] else one.started_at
+
+
+def scheduled_moments(one: Running) -> list[float]:
+    """When each was recorded as scheduled, which is after the broker's confirm; oldest first."""
+    with psycopg.connect(one.space.dsn) as books:
+        question = "select extract(epoch from at)::float8 from transition where state = 'scheduled' order by at"
+        return [float(at) for (at,) in books.execute(question)]
 
 
 def _of(one: Running) -> Tarry:

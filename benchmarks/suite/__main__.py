@@ -66,7 +66,7 @@ def main() -> int:
 def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     scenarios, contenders = chosen(arguments.only, quick=arguments.quick)
     with stage(arguments.broker) as on:
-        bench = Bench(on, contenders, arguments.repeats, arguments.scale, console)
+        bench = Bench(on, contenders, arguments.repeats, arguments.scale, console, quick=arguments.quick)
         about = machine(on)
         for place, name in enumerate(scenarios, 1):
             bench.timed(name, SCENARIOS[name], f"{place} of {len(scenarios)}")

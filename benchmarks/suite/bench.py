@@ -26,6 +26,8 @@ class Bench:
     repeats: int
     scale: float
     console: Console
+    quick: bool = False
+    """Only what the floors of the quick form need."""
     found: Samples = field(default_factory=Samples)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -55,7 +57,7 @@ class Bench:
             work()
         except Exception as error:  # noqa: BLE001 - whatever it was, the others go on
             self.fail(scenario, subject, f"{type(error).__name__}: {error}"[:500])
-            self.console.print(f"[dim]{traceback.format_exc(limit=-3)}[/]", highlight=False, markup=False)
+            self.console.print(traceback.format_exc(limit=-3), style="dim", highlight=False, markup=False)
 
     def timed(self, scenario: str, work: Callable[[Bench], None], where: str = "") -> None:
         """One scenario; if it breaks as a whole, the others go on."""

@@ -57,7 +57,7 @@ def _rows(found: Samples, names: dict[str, str], scenario: str, measure: str) ->
         spread, label, own = found.spread(scenario, subject, measure), names.get(subject, subject), subject in OWN
         if spread is None:
             broke = found.failure(scenario, subject) is not None
-            rows.append(Bar(label, None, own=own, note="broke: see the page" if broke else "cannot carry this load"))
+            rows.append(Bar(label, None, own=own, note="broke: see the page" if broke else "no figure: see the page"))
         else:
             rows.append(Bar(label, spread.median, spread.least, spread.most, own=own))
     return rows

@@ -17,7 +17,8 @@ def drift(found: Samples, names: dict[str, str]) -> Grid:
         row = [names.get(slug, slug)]
         for rate in RATES:
             three = [found.spread("drift", slug, f"{one} at {rate}/s") for one in ("p50", "p99", "max")]
-            row.append(" / ".join(figure(one.median) for one in three if one) or "cannot carry it")
+            missing = "not measured" if found.carries(slug, rate) else "cannot carry it"
+            row.append(" / ".join(figure(one.median) for one in three if one) or missing)
         broke = found.failure("drift", slug)
         rows.append([*row, f"broke: {broke}" if broke else ""])
     text = (

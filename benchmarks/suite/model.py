@@ -33,10 +33,10 @@ class Model:
         one = [found.spread("end to end", "tarry", f"cpu_{part}_s") for part in ("own", "broker", "postgres")]
         tier = found.spread("drain", "whole way", "per_s")
         three = found.spread("cluster", "3 nodes", "cpu_broker_s")
-        known = [spread.median / 100_000 for spread in one if spread is not None]
-        if len(known) < len(one) or tier is None:
+        own, broker, postgres = (None if spread is None else spread.median / 100_000 for spread in one)
+        if own is None or broker is None or postgres is None or tier is None:
             return None
-        return cls(*known, tier.median, three.median / 100_000 if three else None)
+        return cls(own, broker, postgres, tier.median, three.median / 100_000 if three else None)
 
     def needs(self, per_s: float) -> Needs:
         broker = self.replicated_s or self.broker_s

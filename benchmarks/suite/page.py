@@ -42,7 +42,7 @@ def _machine(result: dict[str, Any]) -> str:
     return (
         f"{about['date']}: {about['cores']} cores ({about['processor']}), {about['memory_gib']} GiB, "
         f"Linux {about['kernel']}, Python {about['python']}; RabbitMQ {about['rabbitmq']}; PostgreSQL "
-        f"{about['postgresql']}. {result['repeats']} repeats at scale {result['scale']:g}; load average before: "
+        f"{about['postgresql']}. Repeats: {result['repeats']}, at scale {result['scale']:g}; load average before: "
         f"{about['load_before']:g}.\n"
     )
 

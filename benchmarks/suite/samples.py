@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+HEADROOM = 1.15
+"""How many times a steady load a contender must return end to end, to be asked to carry it."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -73,6 +76,11 @@ class Samples:
 
     def failure(self, scenario: str, subject: str) -> str | None:
         return next((one.reason for one in self.failures if (one.scenario, one.subject) == (scenario, subject)), None)
+
+    def carries(self, subject: str, per_second: int) -> bool:
+        """Whether it returns enough, end to end, to be asked for a steady load; yes where nobody knows."""
+        sustained = self.spread("end to end", subject.partition(",")[0], "per_s")
+        return sustained is None or sustained.median >= per_second * HEADROOM
 
     def as_json(self) -> dict[str, Any]:
         return {"samples": [asdict(one) for one in self.all], "failures": [asdict(one) for one in self.failures]}

@@ -51,14 +51,15 @@ def _unit(one: Promise) -> str:
 
 def _throughput(found: Samples, names: dict[str, str]) -> Grid:
     scenario = "end to end"
-    rows = list(_compared(found, names, scenario))
+    rows = [
+        [*row, _share(found.spread(scenario, slug, "early_share"))] for slug, row in _compared(found, names, scenario)
+    ]
     text = (
         "Request in, message back in its queue, and recorded; out of a full queue, every retry waits 2 s, 512-byte "
         "bodies. The delay itself is taken off for everybody; tarry's clock stops when the last return is in Postgres."
     )
     columns = ("", "retries per second", "tarry is … times as fast", "came early")
-    rows = [[*row, _share(found.spread(scenario, slug, "early_share"))] for slug, row in rows]
-    return Grid("End to end", text, columns, [list(row) for row in rows], "bench-end-to-end.svg")
+    return Grid("End to end", text, columns, rows, "bench-end-to-end.svg")
 
 
 def _scheduling(found: Samples, names: dict[str, str]) -> Grid:

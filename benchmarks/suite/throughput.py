@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from benchmarks.contenders import tarry
 from benchmarks.contenders.marks import ARRIVED, SCHEDULED
 from benchmarks.contenders.protocol import Contender, Job
-from benchmarks.contenders.running import BrokenError, Running, rate, running
+from benchmarks.contenders.running import Running, rate, running
 from benchmarks.contenders.tarry import Tarry
 from benchmarks.router.stage import Stage
 from benchmarks.suite.processes import cpu_seconds, resident_mib
@@ -59,13 +59,10 @@ def scheduling(on: Stage, contender: Contender, job: Job, count: int) -> dict[st
 
 
 def scheduling_rate(one: Running, count: int) -> float:
-    """The ramp at the beginning is left out: from the first that is seen to be scheduled to the last."""
+    """The ramp at the beginning is left out: from the first that was scheduled to the last."""
     if isinstance(one.contender, Tarry):
-        seen = one.wait(lambda: tarry.scheduled(one), count, PATIENCE)
-        (start, few), (end, all_) = seen[0], seen[-1]
-        if end == start:
-            raise BrokenError("all were scheduled before the second look: send more")
-        return (all_ - few) / (end - start)
+        one.wait(lambda: tarry.scheduled(one), count, PATIENCE)
+        return rate(tarry.scheduled_moments(one)[:count])
     one.wait(one.scheduled, count, PATIENCE)
     return rate([at for at, _ in one.marks.read(SCHEDULED)][:count])
 

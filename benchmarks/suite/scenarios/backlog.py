@@ -48,13 +48,20 @@ def _stage(bench: Bench, one: Running, waiting: int, wanted: int) -> None:
     one.fill(bench.size(REQUESTS))
     one.job = Job(LONG_S, variant=LADDER)
     one.start()
-    figures |= _scheduling(one, bench.size(REQUESTS))
+    try:
+        figures |= _scheduling(one, bench.size(REQUESTS)) | _drifts(bench, one)
+    finally:
+        one.stop_work()
+    bench.note(NAME, f"{wanted:,} waiting", 0, **figures)
+
+
+def _drifts(bench: Bench, one: Running) -> dict[str, float]:
     one.watch()
+    figures: dict[str, float] = {}
     for per_second, seconds in LOADS.items():
         late = drift(one, per_second, max(1.0, seconds * min(bench.scale, 1.0)))
         figures |= {f"p50 at {per_second}/s": percentile(late, 0.5), f"p99 at {per_second}/s": percentile(late, 0.99)}
-    one.stop_work()
-    bench.note(NAME, f"{wanted:,} waiting", 0, **figures)
+    return figures
 
 
 def _scheduling(one: Running, count: int) -> dict[str, float]:
@@ -62,8 +69,8 @@ def _scheduling(one: Running, count: int) -> dict[str, float]:
     seen = one.wait(lambda: tarry.scheduled(one), count, PATIENCE)
     start, few = next(found for found in seen if found[1] > 0)
     end, all_ = seen[-1]
-    per_s = (all_ - few) / (end - start) if end > start else 0.0
-    return {"per_s": per_s, "start_s": start - one.started_at}
+    figures = {"start_s": start - one.started_at}
+    return figures if end == start else figures | {"per_s": (all_ - few) / (end - start)}
 
 
 async def _park(space: Space, count: int) -> None:

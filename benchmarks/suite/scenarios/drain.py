@@ -13,7 +13,7 @@ from benchmarks.contenders.protocol import Job
 from benchmarks.contenders.running import Running, running
 from benchmarks.router.stage import ORIGIN
 from benchmarks.suite.bench import LONG_S, Bench
-from benchmarks.suite.drains import PATIENCE, Way, drain, scene, ways
+from benchmarks.suite.drains import BARE, PATIENCE, READ, Way, drain, scene, ways
 from benchmarks.suite.samples import percentile
 
 NAME = "drain"
@@ -30,9 +30,10 @@ select n::text, %s, '', decode(repeat('00', 512), 'hex'), to_timestamp(%s) from 
 def run(bench: Bench) -> None:
     for repeat in range(min(bench.repeats, REPEATS)):
         with scene(bench.on) as one:
-            for way in ways(one.space):
+            for way in [way for way in ways(one.space) if way.name in (BARE, READ) or not bench.quick]:
                 bench.attempt(NAME, way.name, partial(_drain, bench, repeat, one, way))
-        bench.attempt(NAME, TUNED.slug, partial(_poller, bench, repeat))
+        if not bench.quick:
+            bench.attempt(NAME, TUNED.slug, partial(_poller, bench, repeat))
 
 
 def _drain(bench: Bench, repeat: int, one: Running, way: Way) -> None:

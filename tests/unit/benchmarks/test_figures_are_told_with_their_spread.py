@@ -47,3 +47,11 @@ def test_a_percentile_is_one_of_the_values(share: float, expected: int) -> None:
 def test_no_percentile_of_nothing() -> None:
     with pytest.raises(ValueError, match="nothing"):
         percentile([], 0.5)
+
+
+def test_a_load_is_carried_with_some_room_or_where_nobody_knows() -> None:
+    found = Samples([Sample("end to end", "tarry", "per_s", 1150), Sample("end to end", "other", "per_s", 1149)])
+    assert found.carries("tarry", 1000)
+    assert found.carries("tarry, ladder", 1000)
+    assert not found.carries("other", 1000)
+    assert found.carries("unknown", 1000)
