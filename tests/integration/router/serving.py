@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +148,10 @@ class Router:
     process: subprocess.Popen[bytes]
     log: Path
 
-    @property
+    @cached_property
     def port(self) -> int:
-        started = wait_for(lambda: self.said("started"), deadline=30, what="the router to say where it listens")
+        """Read once: a log can be long."""
+        started = wait_for(lambda: self.said("started"), deadline=90, what="the router to say where it listens")
         return int(started[0]["http"].rpartition(":")[2])
 
     def lines(self) -> list[dict[str, Any]]:
@@ -165,7 +167,7 @@ class Router:
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=15) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refused:
             return refused.code, refused.read().decode()
