@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +155,9 @@ class Router:
     process: subprocess.Popen[bytes]
     log: Path
 
-    @property
+    @cached_property
     def port(self) -> int:
+        """Read once: a log can be long."""
         started = wait_for(lambda: self.said("started"), deadline=START, what="the router to say where it listens")
         return int(started[0]["http"].rpartition(":")[2])
 
