@@ -33,7 +33,8 @@ class Allowance:
     clock: bool = True
     """Whether the router's clock is right: else its due moments prove nothing, only the waits do."""
     books: bool = True
-    """Whether the books must be complete: a Postgres that was set back has forgotten."""
+    """Whether the books must be complete: a Postgres that was set back has forgotten. What it has as claimed was done
+    long ago, and `verify` goes on naming it."""
     schedule_ms: tuple[int, ...] = SCHEDULE_MS
     """The shortest waits, where policies differ."""
     gone: int = 0

@@ -82,7 +82,7 @@ class Run:
         found = judge(evidence, self._allowance(), self.healed_ms)
         if left:
             found.unaccounted.append(left)
-        if not content:
+        if not content and self._allowance().books:
             found.unaccounted.append(f"`tarry audit verify`: {said}")
         return found
 

@@ -48,10 +48,11 @@ class Group:
     faults: Sequence[type[Fault]]
     broken: bool = False
     patience: float = PATIENCE
+    size: Size = SIZE
 
     def verdict(self, stage: Stage) -> Verdict:
         able = [fault for fault in (one(short=True) for one in self.faults) if fault.obstacle(stage) is None]
-        return Run(stage, able, SIZE, SEED, broken=self.broken, patience=self.patience).verdict()
+        return Run(stage, able, self.size, SEED, broken=self.broken, patience=self.patience).verdict()
 
 
 APART: Mapping[str, Group] = {
@@ -60,7 +61,7 @@ APART: Mapping[str, Group] = {
     "routers disagree": Group((ClockJump, TapAway, TwoPolicies)),
     "destinations vanish": Group((DestinationDeleted, DestinationRedeclared, DestinationFull)),
     "routers die": Group((RouterKilled, ConnectionCut, OnlyRouterKilled)),
-    "broken on purpose": Group((ConnectionCut,) * 4, broken=True, patience=8),
+    "broken on purpose": Group((ConnectionCut,) * 8, broken=True, patience=8, size=Size(500, 200)),
 }
 """They hit nobody beside their own scene. The long ones first."""
 

@@ -24,11 +24,16 @@ from tarry.core.states import Note
 T = TypeVar("T")
 
 LEASE = timedelta(seconds=60)
-"""After this long a claim that was never confirmed may be taken over."""
+"""A claim that was not confirmed for so long has lost its request: it would have been delivered again by now."""
 
 MOMENT = timedelta(seconds=3)
 """For so long another router is believed to be at work on its claim, though the request is delivered again: it may be a
 second request for the same. To call it a duplicate could lose it, to take over could double it; so it waits."""
+
+DOUBT = timedelta(seconds=10)
+"""The same for a request that is delivered for the first time."""
+
+ANY_ROUND = 0
 
 LARGEST_PAYLOAD = 1 << 20
 """Bytes of a body that is kept unless the settings say otherwise; a larger one cannot be rebuilt."""
@@ -69,7 +74,7 @@ class Store:
         """Those of the claims that are ours now, by retry id; the others are duplicates."""
         granted: dict[str, Granted] = {}
         asked = claims
-        rules = {"actor": self._actor, "lease": LEASE, "moment": MOMENT}
+        rules = {"actor": self._actor, "lease": LEASE, "moment": MOMENT, "doubt": DOUBT}
         while asked:
             rows = await self._rows("claim", columns(asked, CLAIM) | rules)
             granted |= {row[0]: Granted(row[1], row[2], row[3]) for row in rows if not row[4]}
@@ -80,7 +85,7 @@ class Store:
         return granted
 
     async def release(self, claimed: Sequence[tuple[str, int]]) -> None:
-        """Gives claims of ours back: ids and rounds."""
+        """Gives claims of ours back: ids and rounds, or ANY_ROUND."""
         ids, rounds = [one for one, _ in claimed], [round_ for _, round_ in claimed]
         await self._rows("give_back", {"ids": ids, "rounds": rounds, "actor": self._actor})
 

@@ -11,7 +11,7 @@ import structlog
 
 from tarry.audit.records import Claim, Granted, Record
 from tarry.audit.spool import spool_message
-from tarry.audit.store import Store
+from tarry.audit.store import ANY_ROUND, Store
 from tarry.audit.trouble import kind_of
 from tarry.broker.publisher import Outcome
 from tarry.core.names import Names
@@ -36,6 +36,8 @@ class ResilientLedger:
         self._names = names
         self._memory = Memory(now_ms)
         self._watch: asyncio.Task[None] | None = None
+        self._in_doubt: set[str] = set()
+        """Claims that Postgres may have written although it did not say so; what was done since goes by our memory."""
         self.trouble: AuditError | None = AuditUnavailableError("Postgres has not answered yet.")
         """Why Postgres is not being used now, or None; the service says when it can be used for the first time."""
         self.spooled = 0
@@ -47,6 +49,7 @@ class ResilientLedger:
         try:
             granted = await self._store.claim(claims)
         except AuditUnavailableError as error:
+            self._in_doubt.update(claim.retry_id for claim in claims)
             self._lost(error)
             return self._memory.claim(claims)
         except AuditError as error:
@@ -138,11 +141,18 @@ class ResilientLedger:
             log.warning("postgres is away, retries go on", kind=kind_of(error), error=str(error))
             self._watch = asyncio.create_task(self._until_back())
 
+    async def _settle_doubts(self) -> None:
+        doubtful = sorted(self._in_doubt)
+        if doubtful:
+            await self._store.release([(one, ANY_ROUND) for one in doubtful])
+            self._in_doubt.difference_update(doubtful)
+
     async def _until_back(self) -> None:
         while self.trouble is not None:
             await asyncio.sleep(CHECK_EVERY)
             try:
                 await self._store.ping()
+                await self._settle_doubts()
             except AuditError as error:
                 self.trouble = error
             else:

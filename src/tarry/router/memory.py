@@ -12,7 +12,10 @@ REMEMBERED = 50_000
 
 
 UNCONFIRMED = 0
-"""In place of a due moment: claimed, and not known to be in a tier."""
+"""In place of a due moment: claimed, and not known to be anywhere."""
+
+LONG_AGO = 1
+"""The due moment of what is in review."""
 
 
 class Memory:
@@ -30,11 +33,11 @@ class Memory:
 
     def _judge(self, claim: Claim) -> Granted | None:
         round_, due_ms = self._known.get(claim.retry_id, (0, UNCONFIRMED))
-        # Only a claim that was never confirmed is taken up again by its redelivery.
-        takes_over = claim.redelivered and due_ms == UNCONFIRMED
+        # A claim that was never confirmed is taken up again: it is not being moved, or we would not be asked.
+        takes_over = round_ > 0 and due_ms == UNCONFIRMED and (claim.round == round_ or not claim.knows_round)
         if not takes_over and (claim.round <= round_ if claim.knows_round else self._now_ms() < due_ms):
             return None
-        next_round = claim.round if claim.knows_round else max(round_, 1) if takes_over else round_ + 1
+        next_round = claim.round if claim.knows_round else round_ if takes_over else round_ + 1
         return Granted(next_round, claim.retry_count, claim.since_ms)
 
     def remember(self, granted: Mapping[str, Granted]) -> None:
@@ -43,8 +46,7 @@ class Memory:
 
     def scheduled(self, records: Iterable[Record]) -> None:
         for record in records:
-            if record.due_ms is not None:
-                self._keep(record.retry_id, record.round, record.due_ms)
+            self._keep(record.retry_id, record.round, record.due_ms or LONG_AGO)
 
     def _keep(self, retry_id: str, round_: int, due_ms: int) -> None:
         self._known[retry_id] = (round_, due_ms)

@@ -9,15 +9,13 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 from pathlib import Path
 
 import pika.exceptions
 
 from tests.chaos.evidence import quiet, verify
 from tests.chaos.faults.fault import Fault
-from tests.chaos.judge import Allowance, Verdict
+from tests.chaos.judge import Verdict
 from tests.chaos.load.plan import Plan
 from tests.chaos.scene import Scene, scene, wait
 from tests.chaos.soak.faults import HEALING, WHO, drawn
@@ -76,6 +74,8 @@ class Soak:
                 self._until(min(began + number * between, end))
                 if time.monotonic() >= end:
                     break
+                self.struck.append(fault)
+                judge.verdict.allowance += fault.allowance()
                 self._strike(made, fault, started=time.monotonic())
         made.stop("producer", patience=60)
         self._settle(made, judge)
@@ -83,7 +83,6 @@ class Soak:
         _look(made, judge)
         judge.digest(all_of_them=True)
         self.verdict = judge.verdict
-        self.verdict.allowance = reduce(add, (fault.allowance() for fault in self.struck), Allowance())
         self.verdict.unaccounted += [left] if left else []
         self._last_words(made, judge)
         self.verdict.drifts_ms = sorted(self.verdict.drifts_ms)
@@ -92,7 +91,6 @@ class Soak:
         wait(max(0.0, moment - time.monotonic()))
 
     def _strike(self, made: Scene, fault: Fault, started: float) -> None:
-        self.struck.append(fault)
         fault.inject(made)
         fault.endure(made)
         fault.heal(made)

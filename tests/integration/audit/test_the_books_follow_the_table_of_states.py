@@ -71,7 +71,7 @@ class Life(RuleBasedStateMachine):
         failed = max(0, one.round - stale) if headers and one.state is not None else None
         wanted = request(None, retry=one.retry, round_=failed, count=one.count, redelivered=redelivered)
         granted = self.books.claim(wanted)
-        ours = self._grants(one, None if failed is None else failed + 1, redelivered=redelivered)
+        ours = self._grants(one, None if failed is None else failed + 1)
         assert (one.retry in granted) is ours
         if ours:
             takes_over = one.state is State.CLAIMED and failed is None
@@ -82,11 +82,11 @@ class Life(RuleBasedStateMachine):
             assert (granted[one.retry].round, granted[one.retry].retry_count) == (one.round, one.count)
 
     @staticmethod
-    def _grants(one: Known, round_: int | None, *, redelivered: bool) -> bool:
+    def _grants(one: Known, round_: int | None) -> bool:
         if one.state is None:
             return True
         if one.state is State.CLAIMED and round_ in (None, one.round):
-            return redelivered
+            return True
         if round_ is not None:
             return round_ > one.round
         return not (one.state in (State.SCHEDULED, State.UNROUTABLE) and one.waiting)

@@ -46,17 +46,21 @@ def test_once_it_was_due_a_request_without_headers_is_a_new_round() -> None:
     assert remembering(2, NOW).claim([claim()])["id"].round == 3
 
 
-def test_what_was_just_claimed_is_known() -> None:
-    known = Memory(lambda: NOW)
-    known.claim([claim(round_=1, knows_round=True)])
-    assert known.claim([claim(round_=1, knows_round=True)]) == {}
-
-
-def test_a_claim_that_was_never_confirmed_is_taken_up_by_its_redelivery() -> None:
+@pytest.mark.parametrize("redelivered", [False, True])
+def test_a_claim_that_was_never_confirmed_is_taken_up_by_whoever_asks_for_that_round(*, redelivered: bool) -> None:
+    """What is being moved is not asked for: the flow sees to that. To drop the request could be to lose it."""
     known = Memory(lambda: NOW)
     known.remember({"id": Granted(2, 0, None)})
-    assert known.claim([claim(round_=2, knows_round=True, redelivered=True)])["id"].round == 2
-    assert known.claim([claim(redelivered=True)])["id"].round == 2
+    assert known.claim([claim(round_=2, knows_round=True, redelivered=redelivered)])["id"].round == 2
+    assert known.claim([claim(redelivered=redelivered)])["id"].round == 2
+    assert known.claim([claim(round_=1, knows_round=True, redelivered=redelivered)]) == {}
+
+
+def test_what_went_to_review_is_known() -> None:
+    known = Memory(lambda: NOW)
+    known.scheduled([Record("id", 2, State.IN_REVIEW, "orders")])
+    assert known.claim([claim(round_=2, knows_round=True)]) == {}
+    assert known.claim([claim()])["id"].round == 3
 
 
 def test_it_forgets_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:

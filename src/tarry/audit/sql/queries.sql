@@ -10,10 +10,12 @@ select set_config('statement_timeout', '4s', false),
 -- name: claim
 -- Takes requests for this router, in one statement for a batch. A row comes back for each that is ours now; a request
 -- without a row is a duplicate. A request that says which round failed is new if that round is the latest one; one that
--- does not is new if its retry is no longer waiting by this server's clock. A claim that was never confirmed is taken
--- over after the lease, or when its request is delivered again. That may also be a second request, for what another
--- router is moving right now: so for a moment after the claim, and while its row is not committed, the answer is to
--- ask again.
+-- does not is new if its retry is no longer waiting by this server's clock. What another router has claimed and not had
+-- confirmed yet is undecided: its request may be the same as this one, and then this is a duplicate; or that router was
+-- cut off, or claimed for a request that was long done, and then nobody else will ever do it. So for a while after the
+-- claim, and while its row is not committed, the answer is to ask again; then it is taken over. The while is shorter for
+-- a request that is delivered again, since that is what a cut-off router leaves behind. A claim of our own that we are
+-- asked for again is taken up at once: whoever asks has seen to it that it is not being moved here.
 -- It does not wait for the disk: a claim that a crash of Postgres takes with it was never acted on as far as the books
 -- know, and its record, which does wait, makes the row anew.
 with request as (
@@ -39,11 +41,10 @@ judged as (
            not knows_round
            and state in ('succeeded', 'in_review', 'cancelled', 'discarded')
            and not (redelivered and updated_at > clock_timestamp() - %(lease)s::interval) as new_life,
-           state = 'claimed' and (round = live_round or not knows_round)
-           and redelivered and claimed_by <> %(actor)s
-           and claimed_at > clock_timestamp() - %(moment)s::interval as too_early,
-           case when state = 'claimed' and (round = live_round or not knows_round)
-                then redelivered or claimed_at < clock_timestamp() - %(lease)s::interval
+           state = 'claimed' and (round = live_round or not knows_round) and claimed_by <> %(actor)s
+           and claimed_at > clock_timestamp() - case when redelivered then %(moment)s::interval
+                                                     else %(doubt)s::interval end as too_early,
+           case when state = 'claimed' and (round = live_round or not knows_round) then true
                 when knows_round then round > live_round
                 when state in ('scheduled', 'held', 'unroutable') then due_at <= clock_timestamp()
                 else true
@@ -107,9 +108,12 @@ select id::text, round, retry_count, since_ms, true
 -- name: give_back
 -- Claims that nothing follows from: their requests had been given to another router when we claimed them. What the claim
 -- replaced stands again, by the history; only a round that nobody knew before stays claimed, until its request comes again.
--- Whoever has taken over since, or seen it return, is right.
+-- Whoever has taken over since, or seen it return, is right. Round 0 stands for whatever round it is claimed in.
 with given as (
-    select * from unnest(%(ids)b::uuid[], %(rounds)b::int[]) as g (id, round)
+    select live.id, live.round
+      from unnest(%(ids)b::uuid[], %(rounds)b::int[]) as g (id, round)
+      join retry as live on live.id = g.id and g.round in (0, live.round)
+     where live.state = 'claimed' and live.claimed_by = %(actor)s
 ),
 before as (
     select given.id, given.round as claimed_round, last.state, last.round,
