@@ -5,16 +5,24 @@ Nothing of this is in tarry; it is here to show that the judge would notice.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from tarry.__main__ import run
 from tarry.broker.publisher import Message, Outcome, Publisher
 
+LATER = 0.5
+"""Seconds between the promise and the deed: whatever cuts the connection now and then finds some in between."""
+
 
 async def publish_and_hope(self: Publisher, messages: Sequence[Message]) -> list[Outcome]:
-    """As the real one, but it calls everything confirmed as soon as it is written."""
-    if messages and self.link.is_open:
-        self.link.connection.write([self._encode(message) for message in messages])
+    """Calls everything confirmed before it is even written."""
+
+    def write() -> None:
+        if self.link.is_open:
+            self.link.connection.write([self._encode(message) for message in messages])
+
+    asyncio.get_running_loop().call_later(LATER, write)
     return [Outcome.CONFIRMED] * len(messages)
 
 

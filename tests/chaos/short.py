@@ -61,9 +61,11 @@ APART: Mapping[str, Group] = {
     "routers disagree": Group((ClockJump, TapAway, TwoPolicies)),
     "destinations vanish": Group((DestinationDeleted, DestinationRedeclared, DestinationFull)),
     "routers die": Group((RouterKilled, ConnectionCut, OnlyRouterKilled)),
-    "broken on purpose": Group((ConnectionCut,) * 8, broken=True, patience=8, size=Size(500, 200)),
 }
 """They hit nobody beside their own scene. The long ones first."""
+
+BROKEN = Group((ConnectionCut,) * 2, broken=True, patience=8)
+"""With the router that is known to lose messages."""
 
 SERVICES = Group(
     (

@@ -4,42 +4,47 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.conftest import Scenes, assert_proven
-from tests.chaos.short import SERVICES
+from tests.chaos.conftest import Scenes, assert_proven, at_length
+from tests.chaos.short import APART, BROKEN, SERVICES
 from tests.chaos.stage import Stage
 
 # All in one worker: they share one broker, and it is broken at the end.
 pytestmark = pytest.mark.timeout(420)
 
 
-def test_routers_may_die_and_be_cut_off(scenes: Scenes) -> None:
-    assert_proven(scenes["routers die"].result())
+def test_routers_may_die_and_be_cut_off(single: Stage) -> None:
+    assert_proven(APART["routers die"].verdict(single))
 
 
+@at_length
 def test_routers_may_be_frozen_and_hear_nothing(scenes: Scenes) -> None:
     assert_proven(scenes["routers hear nothing"].result())
 
 
+@at_length
 def test_routers_may_be_wrong_about_the_time_and_disagree(scenes: Scenes) -> None:
     assert_proven(scenes["routers disagree"].result())
 
 
+@at_length
 def test_destinations_may_vanish_come_back_and_be_full(scenes: Scenes) -> None:
     verdict = scenes["destinations vanish"].result()
     assert_proven(verdict)
     assert verdict.diverted
 
 
+@at_length
 def test_a_lost_tier_and_a_lost_day_of_books_are_mended_by_hand(scenes: Scenes) -> None:
     assert_proven(scenes["lost by hand"].result())
 
 
-def test_a_router_that_acknowledges_before_the_confirm_is_caught(scenes: Scenes) -> None:
+def test_a_router_that_acknowledges_before_the_confirm_is_caught(single: Stage) -> None:
     """A judge that never finds anything proves nothing: here it has something to find."""
-    verdict = scenes["broken on purpose"].result()
+    verdict = BROKEN.verdict(single)
     assert not verdict.proven
     assert verdict.lost
 
 
+@at_length
 def test_the_broker_and_postgres_may_die_be_slow_and_full(single: Stage) -> None:
     assert_proven(SERVICES.verdict(single))

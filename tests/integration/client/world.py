@@ -27,7 +27,7 @@ levels = 1
 
 [[policy]]
 name = "default"
-schedule = ["1s"]
+schedule = ["500ms"]
 max_retries = 3
 """
 """Nothing here comes as far as a tier, and every tier is a queue to declare and to delete for each test."""
