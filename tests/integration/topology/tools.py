@@ -79,7 +79,7 @@ def command(installation: Installation | Address, *arguments: str) -> Result:
     address = installation if isinstance(installation, Address) else installation.address
     management = address.management.replace("://", f"://{address.management_user}:{address.management_password}@")
     given = [*arguments, "--url", address.url, "--management-url", management]
-    return CliRunner().invoke(app, given + (["--ca-file", address.ca_file] if address.ca_file else []))
+    return CliRunner().invoke(app, given + (["--ca-file", address.tls.ca_file] if address.tls.ca_file else []))
 
 
 @dataclass(frozen=True)
