@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
@@ -170,6 +171,17 @@ def test_the_books_go_on_whatever_comes_to_the_tap(place: Place, start: Callable
         publish(place.channel, "", about, b"{}", exchange)
     place.request(queue, "m1")
     assert place.take(queue, 1) == ["m1"]
-    wait_for(lambda: place.transitions("returned") == 1, deadline=20, what="the tap to see the return")
+    wait_for(lambda: returns_of(place, "m1") == 1, deadline=20, what="the tap to see the return")
     wait_for(lambda: place.depth("retry.audit") == 0, what="the tap to be done")
     assert router.said("connection lost") == []
+
+
+def returns_of(place: Place, message_id: str) -> int:
+    """By message: forged copies with an id of some retry's look like returns, and nobody can tell."""
+    asked = (
+        "select count(*) from transition t join retry r on r.id = t.retry_id where r.message_id = %s and t.state = %s"
+    )
+    with psycopg.connect(place.dsn) as connection:
+        row = connection.execute(asked, (message_id, "returned")).fetchone()
+    assert row is not None
+    return int(row[0])
