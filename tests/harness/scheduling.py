@@ -13,6 +13,8 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.harness.wanted import SERIES
 
 SHARING = (
+    "tests/hostile/test_hostile_queue_names.py",
+    "tests/hostile/test_malicious_text_is_shown_as_text.py",
     "tests/integration/api/",
     "tests/integration/control/test_the_commands_of_an_operator.py",
     "tests/integration/review/",

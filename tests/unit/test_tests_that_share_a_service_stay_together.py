@@ -25,3 +25,12 @@ def test_who_stays_with_whom(test: str, with_whom: str) -> None:
 @pytest.mark.parametrize("named", [*SHARING, *ONE_AT_A_TIME])
 def test_what_is_named_is_there(named: str, pytestconfig: pytest.Config) -> None:
     assert (pytestconfig.rootpath / named).exists()
+
+
+def test_every_file_that_shares_a_service_is_named(pytestconfig: pytest.Config) -> None:
+    """Spread over the workers, each of its tests would start the service anew."""
+    root = pytestconfig.rootpath
+    places = [one for kind in ("hostile", "integration") for one in (root / "tests" / kind).rglob("*.py")]
+    sharing = [str(one.relative_to(root)) for one in places if 'scope="module"' in one.read_text(encoding="utf-8")]
+    assert sharing
+    assert [one for one in sharing if not one.startswith(SHARING)] == []
