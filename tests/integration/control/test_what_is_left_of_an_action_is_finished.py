@@ -138,7 +138,7 @@ def test_without_a_word_the_answer_is_pending_and_the_sweeper_has_the_last_one(p
     place.origin("quick.a")
     with routers(place) as start:
         router = start().wait_ready()
-        place.request("quick.a", "m", retry_after_ms=3_000)
+        place.request("quick.a", "m", retry_after_ms=8_000)
         retry = retry_id("m", "quick.a")
         wait_for(lambda: _row(hands, retry, "state") == "scheduled", what="it to wait")
         router.kill()
