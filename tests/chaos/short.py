@@ -48,11 +48,10 @@ class Group:
     faults: Sequence[type[Fault]]
     broken: bool = False
     patience: float = PATIENCE
-    size: Size = SIZE
 
     def verdict(self, stage: Stage) -> Verdict:
         able = [fault for fault in (one(short=True) for one in self.faults) if fault.obstacle(stage) is None]
-        return Run(stage, able, self.size, SEED, broken=self.broken, patience=self.patience).verdict()
+        return Run(stage, able, SIZE, SEED, broken=self.broken, patience=self.patience).verdict()
 
 
 APART: Mapping[str, Group] = {
@@ -60,9 +59,10 @@ APART: Mapping[str, Group] = {
     "lost by hand": Group((TierDeleted, PostgresSetBack)),
     "routers disagree": Group((ClockJump, TapAway, TwoPolicies)),
     "destinations vanish": Group((DestinationDeleted, DestinationRedeclared, DestinationFull)),
-    "routers die": Group((RouterKilled, ConnectionCut, OnlyRouterKilled)),
 }
 """They hit nobody beside their own scene. The long ones first."""
+
+ROUTERS_DIE = Group((RouterKilled, ConnectionCut, OnlyRouterKilled))
 
 BROKEN = Group((ConnectionCut,) * 2, broken=True, patience=8)
 """With the router that is known to lose messages."""

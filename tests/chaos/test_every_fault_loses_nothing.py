@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos.conftest import Scenes, assert_proven, at_length
-from tests.chaos.short import APART, BROKEN, SERVICES
+from tests.chaos.short import BROKEN, ROUTERS_DIE, SERVICES
 from tests.chaos.stage import Stage
 
 # All in one worker: they share one broker, and it is broken at the end.
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(420)
 
 
 def test_routers_may_die_and_be_cut_off(single: Stage) -> None:
-    assert_proven(APART["routers die"].verdict(single))
+    assert_proven(ROUTERS_DIE.verdict(single))
 
 
 @at_length

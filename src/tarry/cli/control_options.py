@@ -33,7 +33,7 @@ RequestedBy = Annotated[
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; recorded with it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before something large.")]
 
-_SHARED: dict[str, Any] = {
+PLACE: dict[str, Any] = {
     "requested_by": RequestedBy,
     "api": ApiUrl,
     "token": ApiToken,
@@ -43,6 +43,7 @@ _SHARED: dict[str, Any] = {
     "management_url": ManagementUrl,
     "ca_file": CaFile,
 }
+"""Options of every command that acts: where the installation is, and who is asking."""
 
 Command = Callable[..., Coroutine[Any, Any, None]]
 
@@ -54,13 +55,13 @@ def with_hands(command: Command) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
-        place = {name: given.pop(name) for name in _SHARED}
+        place = {name: given.pop(name) for name in PLACE}
         asyncio.run(_act(command, place, given))
 
     parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in own]
     parameters += [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in _SHARED.items()
+        for name, kind in PLACE.items()
     ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # what typer reads
     run.__annotations__ = {one.name: one.annotation for one in parameters}

@@ -98,8 +98,6 @@ def duration(text: str, option: str) -> timedelta:
         return timedelta(milliseconds=parse_duration(text))
     except ValueError as error:
         raise SettingsError(f"{option} {error}") from None
-    except OverflowError:
-        raise SettingsError(f"{option} `{text}`: that is longer than any calendar") from None
 
 
 def moment(text: str | None, option: str) -> datetime | None:
@@ -108,8 +106,6 @@ def moment(text: str | None, option: str) -> datetime | None:
         return None
     try:
         return datetime.now(UTC) - timedelta(milliseconds=parse_duration(text))
-    except OverflowError:
-        raise SettingsError(f"{option} `{text}`: that is before any calendar") from None
     except ValueError:
         pass
     try:

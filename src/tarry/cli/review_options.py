@@ -14,9 +14,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from tarry.cli.control_options import RequestedBy, acting
-from tarry.cli.installation import BrokerUrl, DatabaseUrl, moment
-from tarry.cli.options import ApiToken, ApiUrl, CaFile, ManagementUrl, TopologyFolder
+from tarry.cli.control_options import PLACE, acting
+from tarry.cli.installation import moment
 from tarry.cli.remote import Remote
 from tarry.cli.review_port import AtThisDesk, Reviews
 from tarry.cli.review_remote import ThroughTheApi
@@ -36,16 +35,6 @@ ReviewReason = Annotated[
 ]
 Async = Callable[..., Coroutine[Any, Any, None]]
 
-PLACE: dict[str, Any] = {
-    "requested_by": RequestedBy,
-    "api": ApiUrl,
-    "token": ApiToken,
-    "database_url": DatabaseUrl,
-    "topology": TopologyFolder,
-    "url": BrokerUrl,
-    "management_url": ManagementUrl,
-    "ca_file": CaFile,
-}
 _FILTER: dict[str, Any] = {
     "queue": QueueGlob,
     "review_reason": ReviewReason,

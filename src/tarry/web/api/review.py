@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Body, Path, Query
+from fastapi import APIRouter, Body, Depends, Path, Query
 
 from tarry.control.review import jobs, listing
 from tarry.control.review.edits import Edits
@@ -47,10 +47,7 @@ Before = Annotated[Moment | None, Query(description="In review since before this
 After = Annotated[Moment | None, Query(description="In review since this moment or later.")]
 
 
-@router.get("", summary="How many are in review")
-async def numbers(
-    _caller: Looker,
-    desk: TheDesk,
+def _chosen(
     *,
     queue: Queue = None,
     reason: Reason = None,
@@ -58,10 +55,22 @@ async def numbers(
     error_type: ErrorType = None,
     before: Before = None,
     after: After = None,
+) -> Filter:
+    return Filter(queue, reason, fingerprint, error_type, before, after)
+
+
+Chosen = Annotated[Filter, Depends(_chosen)]
+
+
+@router.get("", summary="How many are in review")
+async def numbers(
+    _caller: Looker,
+    desk: TheDesk,
+    chosen: Chosen,
 ) -> Numbers:
     """By the books and in the queue. They can differ: `tarry review check` tells why."""
     found = await listing.summary(desk)
-    fits = await listing.count(desk, Filter(queue, reason, fingerprint, error_type, before, after))
+    fits = await listing.count(desk, chosen)
     return Numbers(books=found.books, queue=found.queue, fits=fits)
 
 
@@ -69,18 +78,12 @@ async def numbers(
 async def groups(
     _caller: Looker,
     desk: TheDesk,
+    chosen: Chosen,
     *,
     by: Annotated[By, Query(description="What they have in common.")] = "fingerprint",
-    queue: Queue = None,
-    reason: Reason = None,
-    fingerprint: Print = None,
-    error_type: ErrorType = None,
-    before: Before = None,
-    after: After = None,
     limit: Limit = 50,
 ) -> list[Grouped]:
     """The largest first."""
-    chosen = Filter(queue, reason, fingerprint, error_type, before, after)
     return [Grouped.model_validate(one) for one in await listing.groups(desk, by, chosen, limit=limit)]
 
 
@@ -88,18 +91,12 @@ async def groups(
 async def messages(
     _caller: Looker,
     desk: TheDesk,
+    chosen: Chosen,
     *,
-    queue: Queue = None,
-    reason: Reason = None,
-    fingerprint: Print = None,
-    error_type: ErrorType = None,
-    before: Before = None,
-    after: After = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[InReview]:
     """Oldest first, without payloads."""
-    chosen = Filter(queue, reason, fingerprint, error_type, before, after)
     found = await listing.page(desk, chosen, limit=limit, cursor=cursor)
     return Page(items=[InReview.model_validate(one) for one in found.items], next=found.cursor)
 
