@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tarry.router.parts import IN_FLIGHT as BATCHES
 from tests.chaos.judge import Allowance
 from tests.chaos.scene import BATCH, Scene, wait
 from tests.chaos.stage import Kind, Stage
 
-IN_FLIGHT = 3 * BATCH
-"""Requests that a router is moving: three batches."""
+IN_FLIGHT = BATCHES * BATCH
+"""Requests that a router is moving."""
 
 SLOTS = 32
 """Messages that a queue is dead-lettering at once."""
@@ -26,7 +27,10 @@ class Size:
 
 
 SINGLE: tuple[Kind, ...] = ("4.3", "3.10")
-CRASH = "requests in flight when a router loses its process or connection are done again: three batches of 50 each time"
+CRASH = (
+    "requests in flight when a router loses its process or connection are done again: "
+    f"{BATCHES} batches of {BATCH} each time"
+)
 
 
 @dataclass

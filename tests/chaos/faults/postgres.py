@@ -19,7 +19,7 @@ from tests.harness.waiting import wait_for
 
 RESTORED = (
     "`audit recover` sends again what the backup has as waiting and the broker has let go since; each of those goes "
-    "the rest of its rounds again, three at most"
+    "the rest of its way again: three rounds and the review at most"
 )
 WAITING = "select count(*), pg_export_snapshot() from retry where state in ('claimed', 'scheduled')"
 OVERDUE = 7.0
@@ -143,7 +143,7 @@ class PostgresSetBack(Fault):
             raise AssertionError(done.stderr)
 
     def allowance(self) -> Allowance:
-        return Allowance(self._waiting * MAX_RETRIES, RESTORED, books=False)
+        return Allowance(self._waiting * (MAX_RETRIES + 1), RESTORED, books=False)
 
 
 def feel(scene: Scene) -> None:
