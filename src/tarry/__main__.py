@@ -8,7 +8,7 @@ import sys
 def run() -> None:
     """The console script. Consumers install the client alone, and may still try the command."""
     try:
-        from tarry.cli.main import run as command  # noqa: PLC0415 - it may not be installed
+        from tarry.cli.start import run as command  # noqa: PLC0415 - it may not be installed
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.startswith("tarry"):
             raise

@@ -1,0 +1,84 @@
+"""The `tarry` command: each group of commands has a module of its own, and this is their table of contents.
+
+A process imports the modules of the command it was asked for and no others: between them they need nearly everything,
+and who asks for one answer should not wait for all of it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from tarry import __version__
+from tarry.cli.output import Commands
+
+CONTENTS = {
+    "demo": ("demo", "up"),
+    "serve": ("serve",),
+    "topology": ("topology",),
+    "attach": ("attach", "detach"),
+    "status": ("status",),
+    "history": ("history",),
+    "explain": ("explain",),
+    "config": ("config",),
+    "control": ("cancel", "retry-now", "pause", "resume", "holds", "intake"),
+    "actions": ("actions",),
+    "token": ("token",),
+    "review": ("review",),
+    "audit": ("audit",),
+    "embedded": ("embedded",),
+}
+"""Modules, and the commands each of them has, in the order in which the help tells them."""
+
+COMPLETING = "_TARRY_COMPLETE"
+"""A shell sets it to ask what could come next."""
+
+
+def made(modules: Iterable[str]) -> typer.Typer:
+    """The command, with these groups in it."""
+    app = typer.Typer(
+        cls=Commands,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        help="Delayed retries for every RabbitMQ queue, held by the broker itself and proven complete in Postgres.",
+    )
+    app.callback()(_main)
+    for name in modules:
+        module = import_module(f"tarry.cli.{name}")
+        if hasattr(module, "register"):
+            module.register(app)
+        else:
+            app.add_typer(module.app, name=name)
+    return app
+
+
+def wanted(arguments: list[str]) -> list[str]:
+    """The modules that these words need: all of them for whoever asks for help, or has mistyped."""
+    first = arguments[0] if arguments and COMPLETING not in os.environ else ""
+    if first == "--version":
+        return []
+    return [module for module, commands in CONTENTS.items() if first in commands] or list(CONTENTS)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"tarry {__version__}")
+        raise typer.Exit
+
+
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of all commands."""
+
+
+def run() -> None:
+    """The console script."""
+    made(wanted(sys.argv[1:]))()
