@@ -57,6 +57,12 @@ class Stage:
         """Where it runs on this machine."""
         return [self.broker.pid] if self.broker.pid else []
 
+    def broker_holds_mib(self) -> float:
+        """What its node has in use. What the system has lent it says less: it is not given back at once."""
+        api = self.broker.management_url
+        node = management.request(api, "overview", timeout=30)["node"]
+        return float(management.request(api, f"nodes/{node}/memory", timeout=30)["memory"]["total"]["erlang"]) / 2**20
+
     @contextlib.contextmanager
     def space(self, delay: str, *, bare: bool = False) -> Iterator[Space]:
         """One policy with one delay and no jitter: every message waits in the same tier.

@@ -30,6 +30,7 @@ from benchmarks.suite.scenarios import backlog, cluster, drain, drift, throughpu
 from benchmarks.suite.tables import grids, promised
 
 SCENARIOS: dict[str, Callable[[Bench], None]] = {
+    "warm-up": throughput.warm_up,
     "scheduling": throughput.run_scheduling,
     "end-to-end": throughput.run_end_to_end,
     "drift": drift.run,

@@ -49,7 +49,7 @@ class Bench:
         self.found.failures.append(Failure(scenario, subject, reason))
         self.console.print(f"  [dim]{scenario}[/] [yellow]{subject}: {reason}[/]", highlight=False)
 
-    def attempt(self, scenario: str, subject: str, work: Callable[[], None]) -> None:
+    def attempt(self, scenario: str, subject: str, work: Callable[[], object]) -> None:
         """A contender that breaks is a row that says so, and does not end the run."""
         if self.found.failure(scenario, subject) is not None:
             return

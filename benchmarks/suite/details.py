@@ -68,9 +68,15 @@ def cost(found: Samples, names: dict[str, str]) -> Grid:
         parts = [found.spread("end to end", slug, f"cpu_{one}_s") for one in ("own", "broker", "postgres")]
         known = [one.median for one in parts if one]
         if known:
-            rows.append([names.get(slug, slug), *(figure(one) for one in known), figure(sum(known))])
-    text = "Processor seconds for 100,000 retries, end to end; starting the processes is left out."
-    return Grid("What it costs", text, ("", "its own processes", "RabbitMQ", "Postgres", "all"), rows)
+            held = told(found.spread("scheduling", slug, "held_mib"))
+            rows.append([names.get(slug, slug), *(figure(one) for one in known), figure(sum(known)), held])
+    text = (
+        "For 100,000 retries. Processor seconds end to end; starting the processes is left out. Memory: what the "
+        "broker's node has in use when all of them wait, less what it had before their requests were sent; what its "
+        "collector of garbage has yet to collect is in it."
+    )
+    columns = ("", "its own processes s", "RabbitMQ s", "Postgres s", "all s", "RabbitMQ's memory MiB")
+    return Grid("What it costs", text, columns, rows)
 
 
 def backlog(found: Samples) -> Grid:

@@ -12,8 +12,9 @@ from benchmarks.suite.tables import grids
 INTRO = """# Performance
 
 tarry side by side with what people would pick instead: one machine, one run, one broker and one Postgres for all, the
-same bodies, the order rotated over the repeats. This page is written by `make bench` from that run; nothing in it is
-typed in by hand. Only ratios of neighbours mean much on a shared machine. How to run it: [below](#how-to-run-it).
+same bodies, everybody once with a few requests before anything counts, the order rotated over the repeats. This page is
+written by `make bench` from that run; nothing in it is typed in by hand. Only ratios of neighbours mean much on a
+shared machine. How to run it: [below](#how-to-run-it).
 """
 
 HOW = """## How to run it

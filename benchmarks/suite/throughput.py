@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.contenders import tarry
-from benchmarks.contenders.marks import ARRIVED, SCHEDULED
+from benchmarks.contenders.marks import ARRIVED, RECORDED, SCHEDULED
 from benchmarks.contenders.protocol import Contender, Job
 from benchmarks.contenders.running import Running, rate, running
 from benchmarks.contenders.tarry import Tarry
 from benchmarks.router.stage import Stage
-from benchmarks.suite.processes import cpu_seconds, resident_mib
+from benchmarks.suite.processes import cpu_seconds
 
 PATIENCE = 45.0
 """Seconds without any progress after which a contender is given up."""
@@ -24,18 +24,17 @@ UNRECORDED = ("audit off", "audit on the spool")
 
 @dataclass(frozen=True)
 class Cost:
-    """Processor seconds so far, by who spent them; and the broker's memory."""
+    """Processor seconds so far, by who spent them."""
 
     own: float
     broker: float
     postgres: float
-    broker_mib: float
 
     @classmethod
     def of(cls, on: Stage, one: Running) -> Cost:
         own = [process.pid for process in one.processes]
         postgres = [on.postgres.pid] if on.postgres.pid else []
-        return cls(cpu_seconds(own), cpu_seconds(on.broker_pids), cpu_seconds(postgres), resident_mib(on.broker_pids))
+        return cls(cpu_seconds(own), cpu_seconds(on.broker_pids), cpu_seconds(postgres))
 
     def per_hundred_thousand(self, before: Cost, count: int) -> dict[str, float]:
         each = HUNDRED_THOUSAND / count
@@ -47,15 +46,20 @@ class Cost:
 
 
 def scheduling(on: Stage, contender: Contender, job: Job, count: int) -> dict[str, float]:
-    """Requests moved and durable per second, out of a full queue; nothing comes back meanwhile."""
+    """Requests moved and durable per second, out of a full queue; nothing comes back meanwhile.
+
+    And what the broker then holds more than before, with all of them waiting.
+    """
     with running(on, contender, job) as one:
+        empty_mib = on.broker_holds_mib()
         one.fill(count)
         one.start()
         _taken_up(one, PATIENCE)
         before = Cost.of(on, one)
         per_s = scheduling_rate(one, count)
         cost = Cost.of(on, one).per_hundred_thousand(before, count)
-    return {"per_s": per_s, **cost}
+        held_mib = (on.broker_holds_mib() - empty_mib) * HUNDRED_THOUSAND / count
+    return {"per_s": per_s, "held_mib": held_mib, **cost}
 
 
 def scheduling_rate(one: Running, count: int) -> float:
@@ -89,11 +93,19 @@ def _first_and_last(one: Running, count: int, taken_up: float) -> tuple[float, f
     one.wait(one.arrived, count, patience)
     last = one.marks.read(ARRIVED)[count - 1][0]
     if not isinstance(one.contender, Tarry):
-        return one.marks.read(SCHEDULED)[0][0], last
+        return one.marks.read(SCHEDULED)[0][0], max(last, _last_recorded(one, count, patience))
     if one.job.variant in UNRECORDED:
         return taken_up, last
     recorded = one.wait(lambda: tarry.recorded(one), count, patience)[-1][0]
     return taken_up if one.job.variant else tarry.first_claim(one), max(last, recorded)
+
+
+def _last_recorded(one: Running, count: int, patience: float) -> float:
+    """Whoever keeps tarry's books has to keep all of them; the others write with the publish, or nothing."""
+    if not one.contender.furnished:
+        return 0.0
+    one.wait(lambda: one.marks.count(RECORDED), count, patience)
+    return one.marks.read(RECORDED)[count - 1][0]
 
 
 def _taken_up(one: Running, patience: float) -> float:

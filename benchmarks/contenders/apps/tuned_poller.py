@@ -26,10 +26,11 @@ BATCH = 500
 QUEUE = b"original_queue"
 INSERT = """
 insert into retry_task (message_id, queue, properties, body, due)
-select m, q, '', b, now() + make_interval(secs => %s) from unnest(%s::text[], %s::text[], %s::bytea[]) as t (m, q, b)
+select m, q, p, b, now() + make_interval(secs => %s)
+from unnest(%s::text[], %s::text[], %s::bytea[], %s::bytea[]) as t (m, q, p, b)
 """
 TAKE = """
-select id, message_id, queue, body, extract(epoch from due)::float8 from retry_task
+select id, queue, properties, body, extract(epoch from due)::float8 from retry_task
 where status = 'pending' and due <= now() order by due limit %s for update skip locked
 """
 DONE = "update retry_task set status = 'sent', sent_at = now() where id = any(%s)"
@@ -43,7 +44,8 @@ async def take_in(address: Address, sql: Sql, marker: Marker) -> None:
     async for batch in consumer.batches():
         ids = [(one.properties.message_id or b"").decode() for one in batch]
         queues = [pick(one.properties.headers or b"", {QUEUE})[QUEUE].text() for one in batch]
-        await sql.execute(INSERT, (delay, ids, queues, [bytes(one.body) for one in batch]), binary=True)
+        properties = [b"".join(one.properties.encode()) for one in batch]
+        await sql.execute(INSERT, (delay, ids, queues, properties, [bytes(one.body) for one in batch]), binary=True)
         await sql.commit()
         consumer.ack([one.tag for one in batch])
         marker.scheduled(len(batch))
@@ -68,10 +70,12 @@ async def _some(publisher: Publisher, sql: Sql) -> int:
     return len(found)
 
 
-def _message(_id: int, message_id: str, queue: str, body: bytes, due: float) -> Message:
-    headers = entry("due-ms", int(due * 1000))
-    properties = Properties(headers=headers, delivery_mode=PERSISTENT, message_id=message_id.encode())
-    return Message("", queue, properties, body, message_id)
+def _message(id_: int, queue: str, properties: bytes, body: bytes, due: float) -> Message:
+    """As it came, and when it was due."""
+    found = Properties.decode(properties)
+    found.headers = (found.headers or b"") + entry("due-ms", int(due * 1000))
+    found.delivery_mode = PERSISTENT
+    return Message("", queue, found, body, str(id_))
 
 
 async def main() -> None:

@@ -5,6 +5,7 @@ python -m benchmarks.contenders.apps.usual_poller, with BENCH_URL, BENCH_DSN, BE
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -23,7 +24,7 @@ insert into retry_task (message_id, queue, properties, body, due)
 values (%s, %s, %s, %s, now() + make_interval(secs => %s))
 """
 DUE = """
-select id, message_id, queue, body, extract(epoch from due) from retry_task
+select id, message_id, queue, properties, body, extract(epoch from due) from retry_task
 where status = 'pending' and due <= now() order by due
 """
 DONE = "update retry_task set status = 'sent', sent_at = now() where id = %s"
@@ -36,7 +37,8 @@ def take_in(marker: Marker) -> None:
     channel.basic_qos(prefetch_count=PREFETCH)
 
     def handle(channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        sql.execute(INSERT, (properties.message_id, properties.headers["original_queue"], b"", body, delay))
+        kept = json.dumps(properties.headers).encode()
+        sql.execute(INSERT, (properties.message_id, properties.headers["original_queue"], kept, body, delay))
         sql.commit()
         channel.basic_ack(method.delivery_tag)
         marker.scheduled()
@@ -61,10 +63,9 @@ def poll() -> None:
 
 
 def _send(channel: Any, task: tuple[Any, ...]) -> None:
-    _, message_id, queue, body, due = task
-    properties = pika.BasicProperties(
-        delivery_mode=2, message_id=message_id, headers={"due-ms": int(float(due) * 1000)}
-    )
+    _, message_id, queue, kept, body, due = task
+    headers = json.loads(kept) | {"due-ms": int(float(due) * 1000)}
+    properties = pika.BasicProperties(delivery_mode=2, message_id=message_id, headers=headers)
     channel.basic_publish("", queue, body, properties, mandatory=True)
 
 

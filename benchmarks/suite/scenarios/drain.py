@@ -23,7 +23,7 @@ REPEATS = 2
 
 ROWS = """
 insert into retry_task (message_id, queue, properties, body, due)
-select n::text, %s, '', decode(repeat('00', 512), 'hex'), to_timestamp(%s) from generate_series(1, %s) n
+select n::text, %s, '\\x0000', decode(repeat('00', 512), 'hex'), to_timestamp(%s) from generate_series(1, %s) n
 """
 
 
