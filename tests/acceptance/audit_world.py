@@ -133,10 +133,19 @@ class World:
             return str(properties.message_id)
 
     def number(self, question: str) -> int:
+        return int(self.text(question))
+
+    def text(self, question: str) -> str:
         with psycopg.connect(self.dsn) as connection:
             row = connection.execute(question.encode()).fetchone()
         assert row is not None
-        return int(row[0])
+        return str(row[0])
+
+    def refusal(self, *arguments: str) -> str:
+        """Why `tarry audit …` does not do it."""
+        done = CliRunner().invoke(app, [*arguments], env=self.environment)
+        assert done.exit_code == 1, done.output
+        return done.stderr
 
     def audit(self, *arguments: str) -> tuple[int, Any]:
         """`tarry audit …` and its JSON answer, in this process: the same code without a second's start."""

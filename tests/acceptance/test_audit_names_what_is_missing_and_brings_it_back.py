@@ -78,3 +78,34 @@ def test_one_that_the_broker_will_offer_again_is_late_and_is_not_sent_twice(worl
         return [one["message_id"] for one in answer["missing"]] if code == 1 else []
 
     wait_for(lambda: missing() == ["m1"], what="m1 to be missing: such a broker would have offered it again by then")
+
+
+def test_what_nothing_brings_back_is_written_off_with_a_reason(world: World) -> None:
+    """Claimed in a backup that was restored: its request was dealt with long ago, and the books have no payload."""
+    world.start()
+    queue = world.declare("hour.orders")
+    ask_all(world, queue, ["m1", "m2"])
+    wait_for(lambda: world.depth("retry.delay.1h") == 2)
+    world.number(
+        "update retry set state = 'claimed', claimed_at = now() - interval '1 day', body = null "
+        "where message_id = 'm1' returning 1"
+    )
+    quick = ("--settle", "500ms", "--patience", "1s")
+    wait_for(lambda: world.verify() == (1, ["m1"], []), what="m1 to be named")
+    code, done = world.audit("recover", "--yes", *quick)
+    assert (code, done["sent"]) == (0, 0), "there is nothing to send"
+
+    why = ("--reason", "restored from last night's backup, and m1 was dealt with since")
+    waiting = world.text("select id from retry where message_id = 'm2'")
+    said = world.refusal("write-off", waiting, "--yes", *why, *quick)
+    assert f"Not missing: {waiting}" in said, "what waits in its tier cannot be written off"
+    code, shown = world.audit("write-off", *why, *quick)
+    assert (code, shown["done"], shown["written_off"]) == (0, False, [])
+    assert world.verify() == (1, ["m1"], []), "it only showed what it would do"
+
+    code, done = world.audit("write-off", "--yes", *why, *quick)
+    assert (code, done["written_off"]) == (0, [world.text("select id from retry where message_id = 'm1'")])
+    wait_for(lambda: world.verify() == (0, [], []), what="the books to balance")
+    assert world.text("select reason from transition where state = 'discarded'") == why[1]
+    code, done = world.audit("write-off", "--yes", *why, *quick)
+    assert (code, done["written_off"]) == (0, [])

@@ -10,7 +10,7 @@ import typer
 from tarry.audit.migrate import migrate
 from tarry.audit.report import report
 from tarry.audit.retention import prune
-from tarry.cli import audit_recover
+from tarry.cli import audit_recover, audit_write_off
 from tarry.cli.audit_view import (
     balance_report,
     show_balance,
@@ -119,3 +119,4 @@ def prune_command(
 
 
 audit_recover.register(app)
+audit_write_off.register(app)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tarry.audit.records import Balance
 from tarry.audit.recover import Recovered
-from tarry.audit.verdict import Open, Verdict
+from tarry.audit.verdict import Missing, Open, Verdict
 from tarry.audit.verify import Look
 from tarry.cli.output import line, note, print_table, table
 
@@ -67,7 +67,7 @@ def show_verdict(look: Look) -> None:
             "✗",
             "red",
         )
-    _show_list("missing", [(one.retry, one.why) for one in verdict.missing])
+    show_missing(verdict.missing)
     _show_list("late, and on the broker", [(one.retry, f"can be in {', '.join(one.where)}") for one in verdict.late])
     if verdict.late:
         note("After a restart, or for want of a leader, the broker offers a message again only after three minutes.")
@@ -76,7 +76,13 @@ def show_verdict(look: Look) -> None:
     if not verdict.lost and not verdict.unjudged:
         line("nothing is missing", "✓", "green")
     elif verdict.missing:
-        note("`tarry audit recover` sends again what is missing and was kept.")
+        note(
+            "`tarry audit recover` sends again what was kept; `tarry audit write-off` closes what cannot be."
+        )
+
+
+def show_missing(missing: Sequence[Missing]) -> None:
+    _show_list("missing", [(one.retry, one.why) for one in missing])
 
 
 def _show_list(title: str, rows: Sequence[tuple[Open, str]]) -> None:

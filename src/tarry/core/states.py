@@ -28,7 +28,7 @@ class State(StrEnum):
     UNROUTABLE = "unroutable"
     """It came due and its destination was not there."""
     DISCARDED = "discarded"
-    """An operator threw it away, with a reason."""
+    """An operator threw it away, or wrote it off as lost, with a reason."""
 
 
 class Note(StrEnum):
@@ -45,18 +45,36 @@ BEGINNINGS = frozenset({State.CLAIMED, State.SCHEDULED, State.RETURNED, State.IN
 ALLOWED: dict[State | None, frozenset[State]] = {
     None: BEGINNINGS,
     State.CLAIMED: frozenset(
-        {State.CLAIMED, State.SCHEDULED, State.IN_REVIEW, State.RETURNED, State.UNROUTABLE, State.CANCELLED}
+        {
+            State.CLAIMED,
+            State.SCHEDULED,
+            State.IN_REVIEW,
+            State.RETURNED,
+            State.UNROUTABLE,
+            State.CANCELLED,
+            State.DISCARDED,
+        }
     ),
     State.SCHEDULED: frozenset(
-        {State.RETURNED, State.HELD, State.CANCELLED, State.UNROUTABLE, State.SUCCEEDED, State.IN_REVIEW}
+        {
+            State.RETURNED,
+            State.HELD,
+            State.CANCELLED,
+            State.UNROUTABLE,
+            State.SUCCEEDED,
+            State.IN_REVIEW,
+            State.DISCARDED,
+        }
     ),
-    State.HELD: frozenset({State.RETURNED, State.CANCELLED, State.UNROUTABLE}),
-    State.UNROUTABLE: frozenset({State.SCHEDULED, State.RETURNED, State.HELD, State.IN_REVIEW, State.CANCELLED}),
+    State.HELD: frozenset({State.RETURNED, State.CANCELLED, State.UNROUTABLE, State.DISCARDED}),
+    State.UNROUTABLE: frozenset(
+        {State.SCHEDULED, State.RETURNED, State.HELD, State.IN_REVIEW, State.CANCELLED, State.DISCARDED}
+    ),
     State.RETURNED: frozenset({State.SUCCEEDED, State.IN_REVIEW, State.UNROUTABLE}),
     State.IN_REVIEW: frozenset({State.SCHEDULED, State.RETURNED, State.DISCARDED}),
     State.CANCELLED: frozenset({State.RETURNED}),
     State.SUCCEEDED: frozenset(),
-    State.DISCARDED: frozenset(),
+    State.DISCARDED: frozenset({State.RETURNED}),
 }
 """What may follow each state within one round; `None` is a retry not seen before. A later round begins from any state:
 a message that fails again is a fact, whatever was believed of it."""

@@ -38,8 +38,13 @@ def test_what_was_cancelled_is_not_lost_to_a_late_return() -> None:
 def test_steps_that_would_hide_a_loss_are_not_allowed() -> None:
     assert not may_follow(State.CLAIMED, State.SUCCEEDED)
     assert not may_follow(State.HELD, State.SUCCEEDED)
-    assert not may_follow(State.SCHEDULED, State.DISCARDED)
     assert not may_follow(None, State.SUCCEEDED)
+
+
+def test_only_what_is_owed_or_in_review_can_be_discarded() -> None:
+    """By a person, with a reason; and what turns up after all has returned."""
+    assert {state for state in State if may_follow(state, State.DISCARDED)} == OPEN | {State.IN_REVIEW}
+    assert may_follow(State.DISCARDED, State.RETURNED)
 
 
 def test_the_diagram_shows_every_step_of_the_table() -> None:

@@ -249,6 +249,24 @@ select id, round, 'recovered', %(actor)s, 'sent again from the books',
        jsonb_build_object('tier', tier, 'delay_ms', delay_ms)
   from sent;
 
+-- name: written_off
+-- A person says that nobody waits for these any more. What has moved on meanwhile is left alone.
+with given as (
+    select * from unnest(%(ids)s::uuid[], %(rounds)s::int[]) as g (id, round)
+),
+closed as (
+    update retry as live
+       set state = 'discarded', updated_at = clock_timestamp()
+      from given
+     where live.id = given.id and live.round = given.round
+       and live.state in ('claimed', 'scheduled', 'held', 'unroutable')
+ returning live.id, live.round
+)
+insert into transition (retry_id, round, state, actor, reason)
+select id, round, 'discarded', %(actor)s, %(reason)s
+  from closed
+returning retry_id::text;
+
 -- name: note_recovered
 -- As above, for what waits nowhere: it is in review again.
 insert into transition (retry_id, round, state, actor, reason)

@@ -259,7 +259,7 @@ moved as (
         on conflict (id) do update
        set state          = case when live.round < excluded.round then 'returned'
                                  when live.round = excluded.round
-                                  and live.state in ('claimed', 'scheduled', 'held', 'unroutable', 'cancelled')
+                                  and live.state in ('claimed', 'scheduled', 'held', 'unroutable', 'cancelled', 'discarded')
                                  then 'returned'
                                  else live.state end,
            round          = greatest(live.round, excluded.round),
