@@ -27,7 +27,7 @@ from benchmarks.suite.promises import Promise, promises, quick_promises
 from benchmarks.suite.samples import Samples
 from benchmarks.suite.scaling import scaling
 from benchmarks.suite.scenarios import backlog, cluster, drain, drift, throughput, ways
-from benchmarks.suite.tables import grids, promised
+from benchmarks.suite.tables import PROMISED, grids, promised
 
 SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "warm-up": throughput.warm_up,
@@ -95,7 +95,7 @@ def chosen(only: str, *, quick: bool) -> tuple[list[str], list[Contender]]:
 
 
 def show(result: dict[str, Any], judged: Sequence[Promise], console: Console) -> None:
-    for grid in [one for one in grids(result) if one.heading != "What it must show"]:
+    for grid in [one for one in grids(result) if one.heading != PROMISED]:
         console.print(_rich(grid))
     console.print(_rich(promised([one for one in judged if one.kept is not None])))
 

@@ -7,7 +7,10 @@ from typing import Any
 
 from benchmarks.suite.grid import Grid
 from benchmarks.suite.markdown import table
-from benchmarks.suite.tables import grids
+from benchmarks.suite.promises import promises
+from benchmarks.suite.samples import Samples
+from benchmarks.suite.shortfalls import shortfalls
+from benchmarks.suite.tables import PROMISED, grids
 
 INTRO = """# Performance
 
@@ -33,7 +36,11 @@ tried to make tarry faster, and what it gave, is in [benchmarks/HISTORY.md](../b
 
 def page(result: dict[str, Any], charts: Sequence[str]) -> str:
     parts = [INTRO, _machine(result)]
-    parts += [_grid(one, charts) for one in grids(result)]
+    for one in grids(result):
+        parts.append(_grid(one, charts))
+        if one.heading == PROMISED:
+            found = Samples.from_json(result)
+            parts += [text] if (text := shortfalls(found, promises(found))) else []
     parts += [_facts(result), _settings(result), _times(result), HOW]
     return "\n".join(parts)
 

@@ -24,6 +24,8 @@ class Promise:
     text: str
     found: Spread | None
     floor: float
+    about: tuple[str, str] = ("", "")
+    """The scenario, and what tarry is held against there."""
     at_most: bool = False
     unit: str = ""
 
@@ -65,12 +67,13 @@ def _rates(found: Samples) -> Iterator[Promise]:
 
 def _end_to_end(found: Samples, other: str, floor: float) -> Promise:
     ratio = found.ratio(END_TO_END, (TARRY, "per_s"), (other, "per_s"))
-    return Promise(f"audited end-to-end throughput, times that of {other}", ratio, floor)
+    return Promise(f"audited end-to-end throughput, times that of {other}", ratio, floor, (END_TO_END, other))
 
 
 def _of_ceiling(found: Samples, floor: float) -> Promise:
     ratio = found.ratio(SCHEDULING, (TARRY, "per_s"), (CEILING, "per_s"))
-    return Promise("scheduling, as a fraction of the broker's confirmed publishing", ratio, floor)
+    text = "scheduling, as a fraction of the broker's confirmed publishing"
+    return Promise(text, ratio, floor, (SCHEDULING, CEILING))
 
 
 def _drifts(found: Samples) -> Iterator[Promise]:
@@ -80,12 +83,14 @@ def _drifts(found: Samples) -> Iterator[Promise]:
 
 def _p99(found: Samples, subject: str, per_second: int, most: float) -> Promise:
     late = found.spread(DRIFT, subject, f"p99 at {per_second}/s")
-    return Promise(f"drift p99 at {per_second:,}/s, {subject}", late, most, at_most=True, unit="ms")
+    text = f"drift p99 at {per_second:,}/s, {subject}"
+    return Promise(text, late, most, (DRIFT, subject), at_most=True, unit="ms")
 
 
 def _drains(found: Samples, floor: float) -> Iterator[Promise]:
     ratio = found.ratio(DRAIN, ("whole way, tap read", "per_s"), ("bare tier", "per_s"))
-    yield Promise("20,000 due at once, as a fraction of the bare tier's own drain", ratio, floor)
+    text = "20,000 due at once, as a fraction of the bare tier's own drain"
+    yield Promise(text, ratio, floor, (DRAIN, "bare tier"))
 
 
 def _backlog(found: Samples) -> Iterator[Promise]:
@@ -94,8 +99,10 @@ def _backlog(found: Samples) -> Iterator[Promise]:
         return
     empty, full = subjects[0], subjects[-1]
     ratio = found.ratio(BACKLOG, (full, "per_s"), (empty, "per_s"))
-    yield Promise(f"throughput with {full}, as a fraction of that with none", ratio, 0.8)
+    about = (BACKLOG, empty)
+    yield Promise(f"throughput with {full}, as a fraction of that with none", ratio, 0.8, about)
     here, there = (found.spread(BACKLOG, one, "p99 at 200/s") for one in (full, empty))
     more = here.median - there.median if here and there else None
     spread = None if more is None else Spread.of([more])
-    yield Promise(f"drift p99 at 200/s with {full}, more than with none", spread, NOISE_MS, at_most=True, unit="ms")
+    text = f"drift p99 at 200/s with {full}, more than with none"
+    yield Promise(text, spread, NOISE_MS, about, at_most=True, unit="ms")

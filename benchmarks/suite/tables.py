@@ -12,6 +12,7 @@ from benchmarks.suite.samples import Samples, Spread
 from benchmarks.suite.svg import figure
 
 TARRY = "tarry"
+PROMISED = "What it must show"
 
 
 def grids(result: dict[str, Any]) -> list[Grid]:
@@ -42,7 +43,7 @@ def promised(of: Sequence[Promise]) -> Grid:
         for one in of
     ]
     columns = ("promise", "", "found: median (least to most)", "")
-    return Grid("What it must show", "Ratios are of neighbours in the same repeat.", columns, rows)
+    return Grid(PROMISED, "Ratios are of neighbours in the same repeat.", columns, rows)
 
 
 def _unit(one: Promise) -> str:

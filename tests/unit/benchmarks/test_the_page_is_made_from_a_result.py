@@ -3,7 +3,7 @@ from __future__ import annotations
 from benchmarks.suite.charts import charts
 from benchmarks.suite.markdown import table
 from benchmarks.suite.page import page
-from benchmarks.suite.samples import Failure
+from benchmarks.suite.samples import Failure, Sample
 from tests.unit.benchmarks.results import rates, result
 
 MEASURED = (*rates("end to end", "tarry", 4000, 4400), *rates("end to end", "other", 1000, 1100))
@@ -34,6 +34,19 @@ def test_a_chart_is_shown_where_it_was_drawn() -> None:
     assert list(drawn) == ["bench-end-to-end.svg"]
     assert "![End to end](img/bench-end-to-end.svg)" in page(result(*MEASURED), list(drawn))
     assert "![End to end]" not in page(result(*MEASURED), [])
+
+
+def test_a_promise_that_was_not_kept_is_explained_with_the_figures_of_the_run() -> None:
+    costs = [
+        Sample("end to end", subject, f"cpu_{part}_s", seconds)
+        for subject, all_ in (("tarry", (10, 30, 5)), ("polling-tuned", (8, 7, 4)))
+        for part, seconds in zip(("own", "broker", "postgres"), all_, strict=True)
+    ]
+    slower = (*rates("end to end", "tarry", 4000), *rates("end to end", "polling-tuned", 8000), *costs)
+    text = page(result(*slower), [])
+    assert "### Where it falls short, and why" in text
+    assert "45.0 s for 100,000 retries, 30.0 of them in RabbitMQ for tarry, 19.0 s" in text
+    assert "falls short" not in page(result(*MEASURED), [])
 
 
 def test_a_cell_cannot_break_its_table() -> None:

@@ -1,0 +1,61 @@
+"""Where a promise was not kept: why, with the run's own figures. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.suite.promises import BACKLOG, DRAIN, DRIFT, END_TO_END, SCHEDULING, TARRY, Promise
+from benchmarks.suite.samples import Samples
+from benchmarks.suite.svg import figure
+
+PARTS = ("own", "broker", "postgres")
+
+
+def shortfalls(found: Samples, judged: Sequence[Promise]) -> str:
+    """A paragraph for each promise that was broken; empty where all were kept."""
+    told = [f"- **{one.text}**: {_why(found, one)}" for one in judged if one.kept is False]
+    return "\n".join(["### Where it falls short, and why\n", *told, ""]) if told else ""
+
+
+def _why(found: Samples, one: Promise) -> str:
+    scenario, other = one.about
+    if scenario == END_TO_END:
+        return _poller(found, other) if other.startswith("polling") else _same_broker(found, other)
+    return {
+        SCHEDULING: "the router, the broker and Postgres share the cores that raw publishing has for itself and the "
+        "broker: see what a retry costs below.",
+        DRAIN: "what each step of the way home adds is in the table of what is due at once.",
+        DRIFT: "at this load the cores are nearly full; see the drift at lower rates.",
+        BACKLOG: "see the table with the backlog.",
+    }[scenario]
+
+
+def _poller(found: Samples, other: str) -> str:
+    ours, theirs = _cost(found, TARRY), _cost(found, other)
+    late = found.spread(DRIFT, other, "p99 at 200/s"), found.spread(DRIFT, TARRY, "p99 at 200/s")
+    text = (
+        "with all cores busy it is processor time that counts"
+        + (f": {ours} for tarry, {theirs} for the poller. " if ours and theirs else ". ")
+        + "A retry of tarry's is written by four quorum queues on its way home (tier, relay, tap and origin) and each "
+        "step of it into Postgres; the poller's waits as a row, and only the origin queue writes it."
+    )
+    if all(late):
+        us, them = (figure(one.median) for one in reversed(late) if one)
+        text += f" That buys a drift p99 of {us} ms at 200/s instead of {them} ms,"
+    else:
+        text += " That buys"
+    return f"{text} and retries that come back while every process but the broker is down."
+
+
+def _same_broker(found: Samples, other: str) -> str:
+    ours, theirs = _cost(found, TARRY), _cost(found, other)
+    told = f" ({ours} for tarry, {theirs} for it)" if ours and theirs else ""
+    return f"the broker's work is the larger part of a retry and much the same for both{told}."
+
+
+def _cost(found: Samples, slug: str) -> str:
+    parts = [found.spread(END_TO_END, slug, f"cpu_{part}_s") for part in PARTS]
+    known = [one.median for one in parts if one]
+    if len(known) < len(PARTS):
+        return ""
+    return f"{figure(sum(known))} s for 100,000 retries, {figure(known[1])} of them in RabbitMQ"
