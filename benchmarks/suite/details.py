@@ -35,19 +35,20 @@ def drain(found: Samples, names: dict[str, str]) -> Grid:
     for slug in found.subjects("drain"):
         spread = found.spread("drain", slug, "per_s")
         if spread is None:
-            rows.append([names.get(slug, slug), f"broke: {found.failure('drain', slug)}", "", "", "", ""])
+            rows.append([names.get(slug, slug), f"broke: {found.failure('drain', slug)}", *[""] * 5])
             continue
         of_bare = found.ratio("drain", (slug, "per_s"), ("bare tier", "per_s"))
         each = 1e6 / spread.median
         added = "" if before is None or slug in names else f"{each - before:+.0f} µs"
         late = [found.spread("drain", slug, one) for one in ("p50_ms", "p99_ms")]
-        seconds = found.spread("drain", slug, "seconds")
+        seconds, work = (found.spread("drain", slug, one) for one in ("seconds", "broker_us"))
         rows.append(
             [
                 names.get(slug, slug),
                 told(spread),
                 told(of_bare),
                 added,
+                told(work),
                 told(seconds),
                 " / ".join(figure(one.median) for one in late if one),
             ]
@@ -58,7 +59,15 @@ def drain(found: Samples, names: dict[str, str]) -> Grid:
         "exchange that finds the queue, *tap* adds the copy for the books, *relay* the relay queue and the held gate, "
         "*whole way* the cancelled gate and the ladder's exchanges; at last the service reads the tap and writes."
     )
-    columns = ("", "messages per second", "of the bare tier", "each message costs", "seconds", "p50 / p99 ms late")
+    columns = (
+        "",
+        "messages per second",
+        "of the bare tier",
+        "each message takes longer by",
+        "RabbitMQ's work for each, µs",
+        "seconds",
+        "p50 / p99 ms late",
+    )
     return Grid("Many due at once", text, columns, rows, "bench-drain.svg")
 
 

@@ -21,6 +21,7 @@ from benchmarks.contenders.tarry import Tarry
 from benchmarks.router.stage import ORIGIN, Space, Stage
 from benchmarks.suite.bench import LONG_S
 from benchmarks.suite.planned import BATCH, Planner, publish_all, write_books
+from benchmarks.suite.processes import cpu_seconds
 from benchmarks.suite.samples import percentile
 from tarry.broker.publisher import Publisher
 from tarry.core.names import Destination
@@ -73,15 +74,17 @@ def scene(on: Stage) -> Iterator[Running]:
             one.stop()
 
 
-def drain(one: Running, way: Way, count: int) -> dict[str, float]:
-    """Messages per second from the due moment to the last arrival, and how late they were."""
+def drain(on: Stage, one: Running, way: Way, count: int) -> dict[str, float]:
+    """Messages per second from the due moment to the last arrival, how late they were, and the broker's own work."""
     _declare(one.space, way)
     before = one.arrived()
     if way.serving:
         one.start()
     try:
         due = asyncio.run(_fill(one.space, way, count))
+        began = cpu_seconds(on.broker_pids)
         one.wait(one.arrived, before + count, PATIENCE)
+        broker_s = cpu_seconds(on.broker_pids) - began
     finally:
         if way.serving:
             one.stop_work()
@@ -94,6 +97,7 @@ def drain(one: Running, way: Way, count: int) -> dict[str, float]:
         "p50_ms": percentile(late, 0.5) * 1000,
         "p99_ms": percentile(late, 0.99) * 1000,
         "max_ms": late[-1] * 1000,
+        "broker_us": broker_s / count * 1e6,
     }
 
 

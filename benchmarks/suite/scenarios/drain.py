@@ -37,7 +37,7 @@ def run(bench: Bench) -> None:
 
 
 def _drain(bench: Bench, repeat: int, one: Running, way: Way) -> None:
-    bench.note(NAME, way.name, repeat, **drain(one, way, bench.size(COUNT)))
+    bench.note(NAME, way.name, repeat, **drain(bench.on, one, way, bench.size(COUNT)))
 
 
 def _poller(bench: Bench, repeat: int) -> None:

@@ -10,7 +10,7 @@ import structlog
 
 from tarry.audit.records import Return
 from tarry.contract import headers as h
-from tarry.contract.fields import BadTableError, Field, pick, walk, walk_array
+from tarry.contract.fields import BadTableError, Field, pick, walk_array
 from tarry.contract.identity import MOST_ROUNDS
 from tarry.contract.reading import HeaderReader, RefusalError
 from tarry.contract.request import Delivery
@@ -21,6 +21,8 @@ log = structlog.get_logger()
 BEHIND_MS = 5_000
 """A sighting so late may have waited for us in the queue; then the broker's own time of its last step is nearer."""
 
+_FIRST = "x-first-death-queue"
+_READ = frozenset(name.encode() for name in (h.ID, h.ROUND, h.DUE, h.COUNT, h.QUEUE, h.DEATHS, _FIRST))
 _TIME = b"time"
 _seconds = struct.Struct(">Q")
 
@@ -28,11 +30,11 @@ _seconds = struct.Struct(">Q")
 def read_sighting(delivery: Delivery, arrived_ms: Callable[[int], int], names: Names) -> Return | None:
     """None where it has none of our headers: somebody else put it there, and it is passed over."""
     try:
-        fields = dict(walk(delivery.properties.headers or b""))
+        fields = pick(delivery.properties.headers or b"", _READ)
         headers = HeaderReader(fields)
         retry_id, round_, due = headers.text(h.ID), headers.count(h.ROUND, MOST_ROUNDS), headers.count(h.DUE)
         count, queue = headers.count(h.COUNT, MOST_ROUNDS), headers.text(h.QUEUE)
-        tier = headers.text("x-first-death-queue") or ""
+        tier = headers.text(_FIRST) or ""
         if retry_id is None or round_ is None or due is None:
             raise RefusalError("it has none of tarry's headers")  # noqa: TRY301 - told in one place
         uuid.UUID(retry_id)

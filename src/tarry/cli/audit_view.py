@@ -76,9 +76,7 @@ def show_verdict(look: Look) -> None:
     if not verdict.lost and not verdict.unjudged:
         line("nothing is missing", "✓", "green")
     elif verdict.missing:
-        note(
-            "`tarry audit recover` sends again what was kept; `tarry audit write-off` closes what cannot be."
-        )
+        note("`tarry audit recover` sends again what was kept; `tarry audit write-off` closes what cannot be.")
 
 
 def show_missing(missing: Sequence[Missing]) -> None:
