@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 
@@ -13,8 +12,6 @@ from tests.chaos import short
 from tests.chaos.judge import Verdict
 from tests.chaos.stage import Kind, Stage, stage
 from tests.harness.wanted import missing
-
-at_length = pytest.mark.skipif(not os.environ.get("TARRY_CHAOS"), reason="some minutes: `make chaos-short` runs them")
 
 BY_SERIES: dict[str | None, Kind] = {None: "any", "3.10": "3.10", "4.3": "4.3"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tarry.errors import NoBrokerError
-from tests.chaos.conftest import assert_proven, at_length
+from tests.chaos.conftest import assert_proven
 from tests.chaos.faults.cluster import DestinationWithoutQuorum, NetworkCut, NodesKilled, RollingRestart
 from tests.chaos.short import Group
 from tests.chaos.stage import stage
@@ -14,7 +14,6 @@ from tests.harness.wanted import missing
 FAULTS = (NetworkCut, DestinationWithoutQuorum, NodesKilled, RollingRestart)
 
 
-@at_length
 @pytest.mark.timeout(400)
 def test_nodes_may_die_be_cut_off_and_be_restarted() -> None:
     try:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.conftest import at_length
 from tests.chaos.load.paper import Arrival, Entry
 from tests.chaos.load.plan import Plan
 from tests.chaos.soak.page import complaints
@@ -19,7 +18,6 @@ PLAN = Plan(1, "soak", light=True)
 ONCE = next(number for number in range(100) if PLAN.task(number).form == "headers" and PLAN.task(number).fails == 1)
 
 
-@at_length
 @pytest.mark.timeout(420)
 def test_a_minute_under_fire_loses_nothing_and_nothing_grows(single: Stage) -> None:
     soak = Soak(single, minutes=1.5, rate=100, seed=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.conftest import Scenes, assert_proven, at_length
+from tests.chaos.conftest import Scenes, assert_proven
 from tests.chaos.short import BROKEN, ROUTERS_DIE, SERVICES
 from tests.chaos.stage import Stage
 
@@ -16,24 +16,20 @@ def test_routers_may_die_and_be_cut_off(single: Stage) -> None:
     assert_proven(ROUTERS_DIE.verdict(single))
 
 
-@at_length
 def test_routers_may_be_frozen_and_hear_nothing(scenes: Scenes) -> None:
     assert_proven(scenes["routers hear nothing"].result())
 
 
-@at_length
 def test_routers_may_be_wrong_about_the_time_and_disagree(scenes: Scenes) -> None:
     assert_proven(scenes["routers disagree"].result())
 
 
-@at_length
 def test_destinations_may_vanish_come_back_and_be_full(scenes: Scenes) -> None:
     verdict = scenes["destinations vanish"].result()
     assert_proven(verdict)
     assert verdict.diverted
 
 
-@at_length
 def test_a_lost_tier_and_a_lost_day_of_books_are_mended_by_hand(scenes: Scenes) -> None:
     assert_proven(scenes["lost by hand"].result())
 
@@ -45,6 +41,5 @@ def test_a_router_that_acknowledges_before_the_confirm_is_caught(single: Stage) 
     assert verdict.lost
 
 
-@at_length
 def test_the_broker_and_postgres_may_die_be_slow_and_full(single: Stage) -> None:
     assert_proven(SERVICES.verdict(single))
