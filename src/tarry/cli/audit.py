@@ -11,25 +11,15 @@ from tarry.audit.migrate import migrate
 from tarry.audit.report import report
 from tarry.audit.retention import prune
 from tarry.cli import audit_recover, audit_write_off
+from tarry.cli.audit_options import Books, with_books
 from tarry.cli.audit_view import (
     balance_report,
     show_balance,
     show_verdict,
     verdict_report,
 )
-from tarry.cli.installation import (
-    BrokerUrl,
-    DatabaseUrl,
-    Grace,
-    OfferedAgain,
-    Patience,
-    Settle,
-    duration,
-    installation,
-    moment,
-    rules_from,
-)
-from tarry.cli.options import AsJson, CaFile, ManagementUrl, TopologyFolder
+from tarry.cli.installation import DatabaseUrl, duration, moment
+from tarry.cli.options import AsJson
 from tarry.cli.output import Commands, line, print_json
 from tarry.settings import load_settings
 
@@ -60,30 +50,20 @@ def balance_command(database_url: DatabaseUrl = None, *, as_json: AsJson = False
 
 
 @app.command("verify")
+@with_books
 def verify_command(
     *,
+    books: Books,
     since: Annotated[
         str | None, typer.Option(metavar="WHEN", help="Balance only what began since: 1h, or 2030-01-31T12:00.")
     ] = None,
     queue: Annotated[str | None, typer.Option(help="Balance only what failed in this queue.")] = None,
-    grace: Grace = "30s",
-    settle: Settle = "2s",
-    patience: Patience = "12s",
-    offered_again: OfferedAgain = "180s",
-    database_url: DatabaseUrl = None,
-    topology: TopologyFolder = None,
-    url: BrokerUrl = None,
-    management_url: ManagementUrl = None,
-    ca_file: CaFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Prove that no retry is lost: the books against the broker. Exits 1, with the list, if one is missing."""
-    rules = rules_from(grace, settle, patience, offered_again)
-    where = installation(database_url, topology, url, management_url, ca_file)
     began = moment(since, "--since")
-    with where.auditor(rules) as auditor:
-        look = auditor.settled()
-        balance = auditor.balance(since=began, queue=queue)
+    look = books.auditor.settled()
+    balance = books.auditor.balance(since=began, queue=queue)
     proven = not (look.verdict.lost or look.verdict.unjudged)
     if as_json:
         print_json({"ok": proven, "balance": balance_report(balance)} | verdict_report(look.verdict))

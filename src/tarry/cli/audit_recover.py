@@ -11,53 +11,35 @@ import typer
 from tarry.audit.recover import Recovered, Recovery, recover_reviews
 from tarry.audit.verdict import Open
 from tarry.audit.verify import Auditor, Look
+from tarry.cli.audit_options import Books, with_books
 from tarry.cli.audit_view import show_recovered, show_verdict, verdict_report
-from tarry.cli.installation import (
-    BrokerUrl,
-    DatabaseUrl,
-    Grace,
-    Installation,
-    OfferedAgain,
-    Patience,
-    Settle,
-    installation,
-    rules_from,
-)
-from tarry.cli.options import AsJson, CaFile, ManagementUrl, TopologyFolder
+from tarry.cli.installation import Installation
+from tarry.cli.options import AsJson
 from tarry.cli.output import line, note, print_json, progress_bar
+from tarry.core.states import State
 from tarry.errors import AuditError
 
 
 def register(app: typer.Typer) -> None:
-    app.command("recover")(recover_command)
+    app.command("recover")(with_books(recover_command))
 
 
 def recover_command(
     *,
+    books: Books,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it only shows what it would do.")] = False,
     review: Annotated[
         bool, typer.Option("--review", help="Also what was in review, if the review queue is empty.")
     ] = False,
-    grace: Grace = "30s",
-    settle: Settle = "2s",
-    patience: Patience = "12s",
-    offered_again: OfferedAgain = "180s",
-    database_url: DatabaseUrl = None,
-    topology: TopologyFolder = None,
-    url: BrokerUrl = None,
-    management_url: ManagementUrl = None,
-    ca_file: CaFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Send again what the broker has lost, from the books, for what is left of each delay. Safe to run twice."""
-    rules = rules_from(grace, settle, patience, offered_again)
-    where = installation(database_url, topology, url, management_url, ca_file)
-    with where.auditor(rules) as auditor:
-        look = auditor.settled()
-        missing = [one.retry for one in look.verdict.missing if one.retry.state != "claimed"]
-        reviews = _reviews(auditor, look) if review else 0
-        result = _recover(where, auditor, missing) if yes and missing else Recovered()
-        sent_to_review = _recover_reviews(where, auditor) if yes and reviews else 0
+    where, auditor = books.where, books.auditor
+    look = auditor.settled()
+    missing = [one.retry for one in look.verdict.missing if one.retry.state != State.CLAIMED]
+    reviews = _reviews(auditor, look) if review else 0
+    result = _recover(where, auditor, missing) if yes and missing else Recovered()
+    sent_to_review = _recover_reviews(where, auditor) if yes and reviews else 0
     if as_json:
         done = asdict(result) | {"sent_to_review": sent_to_review}
         print_json({"done": yes, "reviews": reviews} | verdict_report(look.verdict) | done)

@@ -10,60 +10,41 @@ import typer
 from tarry.audit.recover import with_lock
 from tarry.audit.report import Report
 from tarry.audit.verdict import Missing, Open
+from tarry.cli.audit_options import Books, with_books
 from tarry.cli.audit_view import show_missing, verdict_report
-from tarry.cli.installation import (
-    BrokerUrl,
-    DatabaseUrl,
-    Grace,
-    OfferedAgain,
-    Patience,
-    Settle,
-    installation,
-    rules_from,
-)
-from tarry.cli.options import AsJson, CaFile, ManagementUrl, TopologyFolder
+from tarry.cli.options import AsJson
 from tarry.cli.output import line, note, print_json
+from tarry.core.states import State
 from tarry.errors import AuditError
 
 ACTOR = "tarry audit write-off"
 
 
 def register(app: typer.Typer) -> None:
-    app.command("write-off")(write_off_command)
+    app.command("write-off")(with_books(write_off_command))
 
 
 def write_off_command(
+    *,
+    books: Books,
     retry_ids: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RETRY_ID]...",
+            metavar="RETRY_ID",
             help="Only these; without any, all that `recover` cannot bring back.",
             show_default=False,
         ),
     ] = None,
-    *,
     reason: Annotated[str, typer.Option(help="Why nobody has to wait for them any more; it stays in their history.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it only shows what it would do.")] = False,
-    grace: Grace = "30s",
-    settle: Settle = "2s",
-    patience: Patience = "12s",
-    offered_again: OfferedAgain = "180s",
-    database_url: DatabaseUrl = None,
-    topology: TopologyFolder = None,
-    url: BrokerUrl = None,
-    management_url: ManagementUrl = None,
-    ca_file: CaFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Close what is missing for good: lost before its payload was kept, or claimed in a backup that was restored."""
     if not reason.strip():
         raise AuditError("--reason is empty: whoever reads the history later needs it.")
-    rules = rules_from(grace, settle, patience, offered_again)
-    where = installation(database_url, topology, url, management_url, ca_file)
-    with where.auditor(rules) as auditor:
-        look = auditor.settled()
-        chosen = _chosen(look.verdict.missing, retry_ids or [])
-        closed = _close(auditor.report, [one.retry for one in chosen], reason) if yes and chosen else []
+    look = books.auditor.settled()
+    chosen = _chosen(look.verdict.missing, retry_ids or [])
+    closed = _close(books.auditor.report, [one.retry for one in chosen], reason) if yes and chosen else []
     if as_json:
         print_json({"done": yes, "written_off": closed} | verdict_report(look.verdict))
         return
@@ -93,7 +74,7 @@ def _chosen(missing: Sequence[Missing], ids: Sequence[str]) -> list[Missing]:
 
 def recoverable(retry: Open) -> bool:
     """Whether `recover` could send it again: what was only claimed has no payload in the books."""
-    return retry.rebuildable and retry.state != "claimed"
+    return retry.rebuildable and retry.state != State.CLAIMED
 
 
 def _close(report: Report, rows: Sequence[Open], reason: str) -> list[str]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import getpass
-import inspect
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -18,6 +16,7 @@ from tarry.cli.installation import BrokerUrl, DatabaseUrl, installation
 from tarry.cli.options import ApiToken, ApiUrl, CaFile, ManagementUrl, TopologyFolder
 from tarry.cli.output import err
 from tarry.cli.remote import Remote
+from tarry.cli.shared_options import sharing
 from tarry.control.desk import Desk
 from tarry.errors import SettingsError
 
@@ -49,23 +48,9 @@ Command = Callable[..., Coroutine[Any, Any, None]]
 
 
 def with_hands(command: Command) -> Callable[..., None]:
-    """A command that typer can read: its own options and the shared ones; it is given `hands` to act with."""
-    hints = get_type_hints(command, include_extras=True)
-    own = [one for one in inspect.signature(command).parameters.values() if one.name != "hands"]
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        place = {name: given.pop(name) for name in PLACE}
-        asyncio.run(_act(command, place, given))
-
-    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in own]
-    parameters += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in PLACE.items()
-    ]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # what typer reads
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return run
+    """Its own options and the shared ones; it is given `hands` to act with."""
+    options = {name: (kind, None) for name, kind in PLACE.items()}
+    return sharing(command, "hands", options, lambda place, own: asyncio.run(_act(command, place, own)))
 
 
 async def _act(command: Command, place: dict[str, Any], given: dict[str, Any]) -> None:
@@ -88,9 +73,7 @@ async def acting(
     if api is not None:
         yield Remote(api, token, person)
         return
-    found = installation(
-        where["database_url"], where["topology"], where["url"], where["management_url"], where["ca_file"]
-    )
+    found = installation(**where)
     async with Desk.open(found.topology, found.address, found.dsn, actor=person) as desk:
         yield desk
 

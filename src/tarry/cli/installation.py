@@ -28,24 +28,6 @@ BrokerUrl = Annotated[
     str | None,
     typer.Option("--url", envvar="RABBITMQ_URL", help="The broker: amqp://user:password@host:5672/vhost or amqps://…"),
 ]
-Grace = Annotated[
-    str,
-    typer.Option(metavar="DURATION", help="A retry so long past its due moment, and not seen to return, is overdue."),
-]
-Settle = Annotated[
-    str,
-    typer.Option(
-        metavar="DURATION", help="So close to the beginning or end of its wait, a message is in flight, not judged."
-    ),
-]
-Patience = Annotated[str, typer.Option(metavar="DURATION", help="Look again for so long while something is missing.")]
-OfferedAgain = Annotated[
-    str,
-    typer.Option(
-        metavar="DURATION",
-        help="The broker offers again after so long what a queue did not take; change it only if yours was told so.",
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,28 +51,19 @@ class Installation:
 
 def installation(
     database_url: str | None,
-    folder: Path | None,
+    topology: Path | None,
     url: str | None,
     management_url: str | None,
     ca_file: Path | None,
 ) -> Installation:
     settings = load_settings(
         database_url=database_url,
-        topology=folder,
+        topology=topology,
         rabbitmq_url=url,
         rabbitmq_management_url=management_url,
         rabbitmq_ca_file=str(ca_file) if ca_file else None,
     )
     return Installation(settings.read_topology(), settings.address, settings.dsn)
-
-
-def rules_from(grace: str, settle: str, patience: str, offered_again: str) -> Rules:
-    return Rules(
-        duration(grace, "--grace"),
-        duration(settle, "--settle"),
-        duration(patience, "--patience").total_seconds(),
-        duration(offered_again, "--offered-again"),
-    )
 
 
 def duration(text: str, option: str) -> timedelta:
