@@ -93,7 +93,8 @@ def _first_and_last(one: Running, count: int, taken_up: float) -> tuple[float, f
     one.wait(one.arrived, count, patience)
     last = one.marks.read(ARRIVED)[count - 1][0]
     if not isinstance(one.contender, Tarry):
-        return one.marks.read(SCHEDULED)[0][0], max(last, _last_recorded(one, count, patience))
+        first = tarry.first_claim(one) if one.contender.furnished else one.marks.read(SCHEDULED)[0][0]
+        return first, max(last, _last_recorded(one, count, patience))
     if one.job.variant in UNRECORDED:
         return taken_up, last
     recorded = one.wait(lambda: tarry.recorded(one), count, patience)[-1][0]

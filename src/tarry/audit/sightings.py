@@ -18,7 +18,7 @@ from tarry.core.names import Names
 
 log = structlog.get_logger()
 
-BEHIND_MS = 5_000
+BEHIND_MS = 2_000
 """A sighting so late may have waited for us in the queue; then the broker's own time of its last step is nearer."""
 
 _FIRST = "x-first-death-queue"

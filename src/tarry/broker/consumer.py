@@ -12,7 +12,7 @@ from tarry.broker.link import Link
 from tarry.contract.request import Delivery
 
 LINGER = 0.004
-"""Seconds that a batch waits for company."""
+"""Seconds that a batch waits for company, unless it is told otherwise."""
 
 LARGEST_BATCH = 8 << 20
 """Bytes of bodies and headers in one batch: all of them go into one statement, and one statement has its limits."""
@@ -21,9 +21,10 @@ LARGEST_BATCH = 8 << 20
 class Consumer:
     """Deliveries of one queue."""
 
-    def __init__(self, link: Link, *, batch: int) -> None:
+    def __init__(self, link: Link, *, batch: int, linger: float = LINGER) -> None:
         self.link = link
         self._most = batch
+        self._company = linger
         self._waiting: list[Delivery] = []
         self._unsettled: dict[int, int] = {}
         """Tags that the broker waits for, in order, each with the moment of its arrival."""
@@ -33,11 +34,18 @@ class Consumer:
 
     @classmethod
     async def open(
-        cls, address: Address, queue: str, purpose: str, *, batch: int = 500, prefetch: int = 2_000
+        cls,
+        address: Address,
+        queue: str,
+        purpose: str,
+        *,
+        batch: int = 500,
+        prefetch: int = 2_000,
+        linger: float = LINGER,
     ) -> Consumer:
         """Open, and told by the broker that it is consuming."""
         link = await Link.open(address, purpose)
-        consumer = cls(link, batch=batch)
+        consumer = cls(link, batch=batch, linger=linger)
         link.connection.on_delivery = consumer._on_delivery
         link.closes_with_channel()
         link.closed.add_done_callback(lambda _: consumer.finish())
@@ -114,7 +122,7 @@ class Consumer:
 
     async def _linger(self) -> None:
         try:
-            async with asyncio.timeout(LINGER):
+            async with asyncio.timeout(self._company):
                 await self._full.wait()
         except TimeoutError:
             return

@@ -17,6 +17,7 @@ from pika.exceptions import ChannelClosedByBroker
 from tarry.audit.store import Store
 from tarry.audit.tap import CancelledTap, Tap
 from tarry.broker.address import Address
+from tarry.broker.consumer import LINGER as AT_ONCE
 from tarry.broker.consumer import Consumer
 from tarry.broker.publisher import Publisher
 from tarry.contract.request import Acceptance
@@ -35,7 +36,7 @@ from tarry.router.refusals import Refusals
 from tarry.router.requests import Requests
 from tarry.router.strays import BATCH, Strays
 from tarry.router.taps import BATCH as TAPPED
-from tarry.router.taps import Tapped
+from tarry.router.taps import LINGER, Tapped
 from tarry.router.threads import in_thread
 from tarry.topology.model import Topology
 
@@ -191,7 +192,7 @@ class Parts:
 
     async def _listen(self, tapped: Tapped) -> str:
         await self.books_open.wait()
-        async with self._consumer(tapped.queue, tapped.purpose, TAPPED, 3) as consumer:
+        async with self._consumer(tapped.queue, tapped.purpose, TAPPED, 3, LINGER) as consumer:
             handle = tapped.handler(consumer, self._requests.flow.give_up)
             return await self._run(Batches(consumer, handle, 1, self._orphans))
 
@@ -214,9 +215,13 @@ class Parts:
         await asyncio.gather(self._ledger.close(), self._destinations.close())
 
     @asynccontextmanager
-    async def _consumer(self, queue: str, purpose: str, batch: int, batches: int) -> AsyncIterator[Consumer]:
+    async def _consumer(
+        self, queue: str, purpose: str, batch: int, batches: int, linger: float = AT_ONCE
+    ) -> AsyncIterator[Consumer]:
         try:
-            consumer = await Consumer.open(self.address, queue, purpose, batch=batch, prefetch=batch * batches)
+            consumer = await Consumer.open(
+                self.address, queue, purpose, batch=batch, prefetch=batch * batches, linger=linger
+            )
         except ChannelClosedByBroker as error:
             raise refused(error, self.topology, self.address) from error
         try:

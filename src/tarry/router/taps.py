@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +20,30 @@ from tarry.router.contain import GiveUp, contained
 log = structlog.get_logger()
 
 BATCH = 500
+LINGER = 0.1
+"""Seconds that a batch waits for company: nobody waits for the books, and a few large batches cost less than many."""
+
+REST = 2.0
+"""After a full batch the books rest so many times as long as it took: what comes due at once is brought home first."""
+
+MOST_REST = 3.0
+"""Seconds of rest in all until the books have caught up: under a lasting load they must keep pace."""
+
+
+@dataclass(slots=True)
+class Courtesy:
+    """How long to stand back."""
+
+    left: float = MOST_REST
+
+    def rest(self, batch: int, took: float) -> float:
+        """Seconds, after a batch of so many that took so long."""
+        if batch < BATCH:
+            self.left = MOST_REST
+            return 0.0
+        rest = min(REST * took, self.left)
+        self.left -= rest
+        return rest
 
 
 class Writer(Protocol):
@@ -38,6 +64,7 @@ class Tapped:
 
     def handler(self, consumer: Consumer, give_up: GiveUp) -> Callable[[list[Delivery]], Awaitable[Settled]]:
         """What cannot be written is for a person to see, and nobody waits for it."""
+        courtesy = Courtesy()
 
         async def write(batch: Sequence[Delivery]) -> Settled:
             stays: list[int] = []
@@ -47,6 +74,9 @@ class Tapped:
             return Settled([one.tag for one in batch if one.tag not in stays], stays)
 
         async def handle(batch: list[Delivery]) -> Settled:
-            return await contained(batch, write, give_up)
+            began = time.monotonic()
+            settled = await contained(batch, write, give_up)
+            await asyncio.sleep(courtesy.rest(len(batch), time.monotonic() - began))
+            return settled
 
         return handle
