@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from tarry.audit.report import Report, report
 from tarry.audit.verify import Auditor, Rules
 from tarry.broker.address import Address
 from tarry.broker.management import Management
-from tarry.core.durations import parse_duration
+from tarry.core.durations import PATTERN, parse_duration
 from tarry.errors import SettingsError
 from tarry.settings import load_settings
 from tarry.topology.model import Topology
@@ -77,10 +78,8 @@ def moment(text: str | None, option: str) -> datetime | None:
     """`1h` is an hour ago; else a date or a time as ISO 8601 has it, in UTC unless it says otherwise."""
     if text is None:
         return None
-    try:
-        return datetime.now(UTC) - timedelta(milliseconds=parse_duration(text))
-    except ValueError:
-        pass
+    if re.fullmatch(PATTERN, text, re.ASCII):
+        return datetime.now(UTC) - duration(text, option)
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
