@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+BESIDE = "tarry_per_s"
+"""Of a contender: what tarry did a moment before or after. The speed of a shared machine changes by the minute."""
+
 HEADROOM = 1.15
 """How many times a steady load a contender must return end to end, to be asked to carry it."""
 
@@ -67,6 +70,11 @@ class Samples:
         top, bottom = self.values(scenario, *over), self.values(scenario, *under)
         both = [top[repeat] / bottom[repeat] for repeat in top if bottom.get(repeat)]
         return Spread.of(both) if both else None
+
+    def times(self, scenario: str, other: str) -> Spread | None:
+        """How many times as fast as another one tarry is: as measured right beside it, where that was done."""
+        beside = self.ratio(scenario, (other, BESIDE), (other, "per_s"))
+        return beside or self.ratio(scenario, ("tarry", "per_s"), (other, "per_s"))
 
     def subjects(self, scenario: str) -> list[str]:
         """In the order in which they first came."""

@@ -20,14 +20,24 @@ def shortfalls(found: Samples, judged: Sequence[Promise]) -> str:
 def _why(found: Samples, one: Promise) -> str:
     scenario, other = one.about
     if scenario == END_TO_END:
-        return _poller(found, other) if other.startswith("polling") else _same_broker(found, other)
+        return _poller(found, other) if other.startswith("polling") else _other_client(found, other)
+    if scenario == DRAIN:
+        return _drain(found)
     return {
         SCHEDULING: "the router, the broker and Postgres share the cores that raw publishing has for itself and the "
         "broker: see what a retry costs below.",
-        DRAIN: "what each step of the way home adds is in the table of what is due at once.",
         DRIFT: "at this load the cores are nearly full; see the drift at lower rates.",
         BACKLOG: "see the table with the backlog.",
     }[scenario]
+
+
+def _drain(found: Samples) -> str:
+    unread = found.ratio(DRAIN, ("whole way", "per_s"), ("bare tier", "per_s"))
+    told = f" With the tap unread it is {figure(unread.median)}." if unread else ""
+    return (
+        "reading the tap and writing the books takes its share of the cores that bring messages home, although it "
+        f"stands back in a burst; what each step adds is in the table of what is due at once.{told}"
+    )
 
 
 def _poller(found: Samples, other: str) -> str:
@@ -47,10 +57,13 @@ def _poller(found: Samples, other: str) -> str:
     return f"{text} and retries that come back while every process but the broker is down."
 
 
-def _same_broker(found: Samples, other: str) -> str:
+def _other_client(found: Samples, other: str) -> str:
     ours, theirs = _cost(found, TARRY), _cost(found, other)
-    told = f" ({ours} for tarry, {theirs} for it)" if ours and theirs else ""
-    return f"the broker's work is the larger part of a retry and much the same for both{told}."
+    told = f": {ours} for tarry, {theirs} for it" if ours and theirs else ""
+    return (
+        f"with all cores busy it is processor time that counts{told}. The larger part of tarry's is RabbitMQ's, which "
+        "no client makes smaller."
+    )
 
 
 def _cost(found: Samples, slug: str) -> str:

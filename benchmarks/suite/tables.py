@@ -43,7 +43,8 @@ def promised(of: Sequence[Promise]) -> Grid:
         for one in of
     ]
     columns = ("promise", "", "found: median (least to most)", "")
-    return Grid(PROMISED, "Ratios are of neighbours in the same repeat.", columns, rows)
+    text = "Ratios are of neighbours: of one repeat, and of tarry measured anew right beside a contender where it was."
+    return Grid(PROMISED, text, columns, rows)
 
 
 def _unit(one: Promise) -> str:
@@ -83,7 +84,7 @@ def _compared(found: Samples, names: dict[str, str], scenario: str) -> Iterator[
         if spread is None:
             yield slug, [name, f"broke: {found.failure(scenario, slug)}", "–"]
         else:
-            times = found.ratio(scenario, (TARRY, "per_s"), (slug, "per_s"))
+            times = found.times(scenario, slug)
             yield slug, [name, told(spread), "" if slug == TARRY else told(times)]
 
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.suite.samples import Failure, Sample, Samples, Spread, percentile
+from benchmarks.suite.samples import BESIDE, Failure, Sample, Samples, Spread, percentile
+from tests.unit.benchmarks.results import rates
 
 
 def test_a_spread_has_the_median_the_least_and_the_most() -> None:
@@ -55,3 +56,10 @@ def test_a_load_is_carried_with_some_room_or_where_nobody_knows() -> None:
     assert found.carries("tarry, ladder", 1000)
     assert not found.carries("other", 1000)
     assert found.carries("unknown", 1000)
+
+
+def test_what_was_measured_right_beside_a_contender_counts_before_all_else() -> None:
+    apart = [*rates("end to end", "tarry", 300.0), *rates("end to end", "other", 100.0)]
+    assert Samples(apart).times("end to end", "other") == Spread.of([3.0])
+    beside = Sample("end to end", "other", BESIDE, 250.0, 0)
+    assert Samples([*apart, beside]).times("end to end", "other") == Spread.of([2.5])
