@@ -56,6 +56,9 @@ VIEWS = [
 ]
 
 
+pytestmark = pytest.mark.one_series
+
+
 @pytest.fixture(scope="module")
 def there(broker: SharedBroker, services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     with installation(broker, services, tmp_path_factory.mktemp("text"), **TOKENS) as made:
