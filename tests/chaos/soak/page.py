@@ -67,8 +67,9 @@ def section(soak: Soak, began: datetime) -> str:
     found, told = soak.verdict, versions([soak.stage.version])
     drift = " / ".join(span(found.drift(share)) for share in (0.5, 0.99, 1.0))
     load = (
-        f"{soak.minutes:g} minutes at {soak.rate:g} messages a second with a fault each minute, seed {soak.seed}, "
-        f"on {os.cpu_count()} cores"
+        f"{soak.minutes:g} minutes at {soak.rate:g} messages a second ({found.messages / (60 * soak.minutes):.0f} on "
+        "average: the producer waits while the broker is down or has an alarm) with a fault each minute, seed "
+        f"{soak.seed}, on {os.cpu_count()} cores"
     )
     programs = f"tarry {told['tarry']}, Python {told['Python']}, RabbitMQ {told['brokers']}"
     struck = ", ".join(f"{name} {count}×" for name, count in names(soak.struck).items())
