@@ -11,7 +11,7 @@ from tests.chaos.load.plan import Plan
 from tests.chaos.soak.page import complaints
 from tests.chaos.soak.rolling import Rolling
 from tests.chaos.soak.run import Soak
-from tests.chaos.soak.samples import Sample, trend
+from tests.chaos.soak.samples import NUMBERS, Sample, trend
 from tests.chaos.stage import Stage
 
 PLAN = Plan(1, "soak", light=True)
@@ -22,7 +22,9 @@ ONCE = next(number for number in range(100) if PLAN.task(number).form == "header
 def test_a_minute_under_fire_loses_nothing_and_nothing_grows(single: Stage) -> None:
     soak = Soak(single, minutes=1.5, rate=100, seed=1)
     soak.run(between=10)
-    assert soak.proven, complaints(soak)
+    assert soak.verdict.proven, complaints(soak)
+    # Memory is for the hour to judge: a broker that has just started still fills its caches.
+    assert not [one for one in soak.trends if one.name in NUMBERS and not one.flat]
     assert len(soak.struck) > 1
     assert soak.verdict.messages > 1_000
 
