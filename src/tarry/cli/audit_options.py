@@ -67,4 +67,4 @@ def with_books(command: Callable[..., None]) -> Callable[..., None]:
         with where.auditor(rules) as auditor:
             command(books=Books(where, auditor), **own)
 
-    return sharing(command, "books", LOOKING, run)
+    return sharing(command, ("books",), LOOKING, run)

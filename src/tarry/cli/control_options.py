@@ -16,7 +16,7 @@ from tarry.cli.installation import BrokerUrl, DatabaseUrl, installation
 from tarry.cli.options import ApiToken, ApiUrl, CaFile, ManagementUrl, TopologyFolder
 from tarry.cli.output import err
 from tarry.cli.remote import Remote
-from tarry.cli.shared_options import sharing
+from tarry.cli.shared_options import Options, sharing
 from tarry.control.desk import Desk
 from tarry.errors import SettingsError
 
@@ -32,15 +32,15 @@ RequestedBy = Annotated[
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; recorded with it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before something large.")]
 
-PLACE: dict[str, Any] = {
-    "requested_by": RequestedBy,
-    "api": ApiUrl,
-    "token": ApiToken,
-    "database_url": DatabaseUrl,
-    "topology": TopologyFolder,
-    "url": BrokerUrl,
-    "management_url": ManagementUrl,
-    "ca_file": CaFile,
+PLACE: Options = {
+    "requested_by": (RequestedBy, None),
+    "api": (ApiUrl, None),
+    "token": (ApiToken, None),
+    "database_url": (DatabaseUrl, None),
+    "topology": (TopologyFolder, None),
+    "url": (BrokerUrl, None),
+    "management_url": (ManagementUrl, None),
+    "ca_file": (CaFile, None),
 }
 """Options of every command that acts: where the installation is, and who is asking."""
 
@@ -49,8 +49,7 @@ Command = Callable[..., Coroutine[Any, Any, None]]
 
 def with_hands(command: Command) -> Callable[..., None]:
     """Its own options and the shared ones; it is given `hands` to act with."""
-    options = {name: (kind, None) for name, kind in PLACE.items()}
-    return sharing(command, "hands", options, lambda place, own: asyncio.run(_act(command, place, own)))
+    return sharing(command, ("hands",), PLACE, lambda place, own: asyncio.run(_act(command, place, own)))
 
 
 async def _act(command: Command, place: dict[str, Any], given: dict[str, Any]) -> None:

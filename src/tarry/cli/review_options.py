@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ from tarry.cli.installation import moment
 from tarry.cli.remote import Remote
 from tarry.cli.review_port import AtThisDesk, Reviews
 from tarry.cli.review_remote import ThroughTheApi
+from tarry.cli.shared_options import Options, sharing
 from tarry.control.review.filters import Filter
 
 QueueGlob = Annotated[
@@ -35,13 +36,13 @@ ReviewReason = Annotated[
 ]
 Async = Callable[..., Coroutine[Any, Any, None]]
 
-_FILTER: dict[str, Any] = {
-    "queue": QueueGlob,
-    "review_reason": ReviewReason,
-    "fingerprint": Fingerprint,
-    "error_type": ErrorType,
-    "older_than": Older,
-    "newer_than": Newer,
+_FILTER: Options = {
+    "queue": (QueueGlob, None),
+    "review_reason": (ReviewReason, None),
+    "fingerprint": (Fingerprint, None),
+    "error_type": (ErrorType, None),
+    "older_than": (Older, None),
+    "newer_than": (Newer, None),
 }
 
 
@@ -57,29 +58,14 @@ def command(app: typer.Typer, name: str) -> Callable[[Async], Async]:
 
 def as_command(function: Async) -> Callable[..., None]:
     """A function that typer can read, and that runs this one with its reviews."""
-    hints = get_type_hints(function, include_extras=True)
-    own = dict(inspect.signature(function).parameters)
-    filtered = own.pop("chosen", None) is not None
-    del own["reviews"]
-    shared = (_FILTER if filtered else {}) | PLACE
+    filtered = "chosen" in inspect.signature(function).parameters
 
-    def run(**given: Any) -> None:
-        place = {one: given.pop(one) for one in PLACE}
-        arguments = given
-        if filtered:
-            said = {one: given.pop(one) for one in _FILTER}
-            arguments = given | {"chosen": _filter(**said)}
-        asyncio.run(_with_reviews(function, place, arguments))
+    def run(shared: dict[str, Any], own: dict[str, Any]) -> None:
+        place = {one: shared.pop(one) for one in PLACE}
+        chosen = {"chosen": _filter(**shared)} if filtered else {}
+        asyncio.run(_with_reviews(function, place, own | chosen))
 
-    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]) for name, one in own.items()]
-    parameters += [
-        inspect.Parameter(one, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for one, kind in shared.items()
-    ]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # what typer reads
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    run.__doc__, run.__name__ = function.__doc__, function.__name__
-    return run
+    return sharing(function, ("reviews", "chosen"), {**(_FILTER if filtered else {}), **PLACE}, run)
 
 
 async def _with_reviews(function: Async, place: dict[str, Any], arguments: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, get_type_hints
 
 Options = Mapping[str, tuple[Any, Any]]
@@ -12,19 +12,22 @@ Options = Mapping[str, tuple[Any, Any]]
 
 
 def sharing(
-    command: Callable[..., Any], given_as: str, options: Options, run: Callable[[dict[str, Any], dict[str, Any]], None]
+    command: Callable[..., Any],
+    given: Collection[str],
+    options: Options,
+    run: Callable[[dict[str, Any], dict[str, Any]], None],
 ) -> Callable[..., None]:
     """A command that typer can read: its own options and the shared ones.
 
-    `run` gets both apart, the shared ones first, and calls the command with what it makes of them as `given_as`.
+    `run` gets both apart, the shared ones first, and calls the command with what it makes of them as `given`.
     """
     hints = get_type_hints(command, include_extras=True)
-    own = [one for one in inspect.signature(command).parameters.values() if one.name != given_as]
+    own = [one for one in inspect.signature(command).parameters.values() if one.name not in given]
 
     @functools.wraps(command)
-    def whole(**given: Any) -> None:
-        shared = {name: given.pop(name) for name in options}
-        run(shared, given)
+    def whole(**said: Any) -> None:
+        shared = {name: said.pop(name) for name in options}
+        run(shared, said)
 
     parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name]) for one in own]
     parameters += [
