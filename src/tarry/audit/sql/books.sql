@@ -17,7 +17,8 @@ with rounds as (
      group by retry_id, round
     having bool_or(state in ('claimed', 'scheduled', 'in_review'))
 ),
-fates as (
+fates as materialized (
+    -- Apart, so that only a few narrow columns are sorted: the message itself is in the row.
     select rounds.retry_id, rounds.scheduled, rounds.recovered, live.due_at, live.expected_at,
            live.state = 'held' and tarry_on_hold(live.queue, live.exchange, live.properties) as on_hold,
            -- A round can be sent on from review, and go there again: where it still is the latest one, its row knows.
@@ -54,8 +55,8 @@ select count(distinct retry_id)                                  as retries,
        count(*) filter (where fate = 'unroutable')               as unroutable,
        (select duplicates from notes)                            as duplicates,
        count(*) filter (where fate in ('scheduled', 'held', 'unroutable') and not on_hold
-                          and due_at < clock_timestamp() - %(grace)s::interval
-                          and expected_at < clock_timestamp() - %(grace)s::interval) as overdue,
+                          and due_at < statement_timestamp() - %(grace)s::interval
+                          and expected_at < statement_timestamp() - %(grace)s::interval) as overdue,
        count(*) filter (where fate = 'cancelled')                as cancelled,
        count(*) filter (where fate = 'held')                     as held,
        count(*) filter (where fate = 'discarded')                as discarded,
@@ -101,20 +102,31 @@ select id::text, message_id, queue, state, round, retry_count, max_retries, poli
 select round, state, at, actor, reason, detail from transition where retry_id = %(id)s order by id;
 
 -- name: counts
--- The numbers of `tarry status`, from the books: one line.
-select count(*) filter (where state = 'scheduled'),
-       count(*) filter (where state = 'scheduled' and due_at <= clock_timestamp() + interval '1 minute'),
-       count(*) filter (where state = 'scheduled' and due_at <= clock_timestamp() + interval '1 hour'),
-       count(*) filter (where state = 'in_review'),
-       count(*) filter (where state = 'held'),
-       count(*) filter (where state = 'unroutable'),
-       count(*) filter (where state = 'claimed'),
-       count(*) filter (where state in ('scheduled', 'held', 'unroutable')
-                          and due_at < clock_timestamp() - %(grace)s::interval
-                          and expected_at < clock_timestamp() - %(grace)s::interval
-                          and not (state = 'held' and tarry_on_hold(queue, exchange, properties)))
-  from retry
- where state in ('scheduled', 'in_review', 'held', 'unroutable', 'claimed');
+-- The numbers of `tarry status`, from the books: one line. Each part has an index that it can be counted in.
+with waiting as (
+    select count(*) as in_all,
+           count(*) filter (where due_at <= statement_timestamp() + interval '1 minute') as in_a_minute,
+           count(*) filter (where due_at <= statement_timestamp() + interval '1 hour')   as in_an_hour
+      from retry
+     where state = 'scheduled'
+),
+others as (
+    select count(*) filter (where state = 'in_review')  as in_review,
+           count(*) filter (where state = 'held')       as held,
+           count(*) filter (where state = 'unroutable') as unroutable,
+           count(*) filter (where state = 'claimed')    as claimed
+      from retry
+     where state in ('in_review', 'held', 'unroutable', 'claimed')
+),
+late as (
+    select count(*) as overdue
+      from retry
+     where state in ('scheduled', 'held', 'unroutable')
+       and due_at < statement_timestamp() - %(grace)s::interval
+       and expected_at < statement_timestamp() - %(grace)s::interval
+       and not (state = 'held' and tarry_on_hold(queue, exchange, properties))
+)
+select in_all, in_a_minute, in_an_hour, in_review, held, unroutable, claimed, overdue from waiting, others, late;
 
 -- name: paused
 -- Destinations that are held or being released, and how much of theirs is held; and the intake, if it is paused.
@@ -129,7 +141,7 @@ select 'the intake', 'paused', at, null, reason from intake where paused
  order by 1;
 
 -- name: open_by_tier
--- What the books have in each tier: how many, waiting since when, the next one due.
+-- What the books have in each tier: how many, waiting since when, the next one due. All of it is in one index.
 select tier, count(*), min(entered_at), min(due_at)
   from retry
  where state = 'scheduled'
@@ -139,7 +151,7 @@ select tier, count(*), min(entered_at), min(due_at)
 -- How many can be in each tier by right: those that went there and are not overdue.
 select tier, count(*)
   from retry
- where state = 'scheduled' and tier = any(%(tiers)s) and expected_at >= clock_timestamp() - %(grace)s::interval
+ where state = 'scheduled' and tier = any(%(tiers)s) and expected_at >= statement_timestamp() - %(grace)s::interval
  group by tier;
 
 -- name: clock
@@ -152,8 +164,8 @@ select tier, count(*)
   from retry
   join unnest(%(tiers)s::text[], %(ttls)s::bigint[]) as t (tier, ttl_ms) using (tier)
  where state = 'scheduled'
-   and entered_at < clock_timestamp() - %(settle)s::interval
-   and entered_at + ttl_ms * interval '1 millisecond' > clock_timestamp() + %(settle)s::interval
+   and entered_at < statement_timestamp() - %(settle)s::interval
+   and entered_at > statement_timestamp() + %(settle)s::interval - ttl_ms * interval '1 millisecond'
  group by tier;
 
 -- name: rows_in_first_wait
@@ -162,9 +174,9 @@ select id::text, round, message_id, queue, exchange, state, tier, due_at, proper
   from retry
   join unnest(%(tiers)s::text[], %(ttls)s::bigint[]) as t (tier, ttl_ms) using (tier)
  where state = 'scheduled'
-   and entered_at < clock_timestamp() - %(settle)s::interval
+   and entered_at < statement_timestamp() - %(settle)s::interval
    and entered_at + (case when %(whole_way)s then greatest(delay_ms, ttl_ms) else ttl_ms end) * interval '1 millisecond'
-       > clock_timestamp() + %(settle)s::interval
+       > statement_timestamp() + %(settle)s::interval
  order by due_at;
 
 -- name: overdue_rows
@@ -173,8 +185,8 @@ select id::text, round, message_id, queue, exchange, state, tier, due_at, proper
        expected_at
   from retry
  where state in ('scheduled', 'held', 'unroutable')
-   and due_at < clock_timestamp() - %(grace)s::interval
-   and expected_at < clock_timestamp() - %(grace)s::interval
+   and due_at < statement_timestamp() - %(grace)s::interval
+   and expected_at < statement_timestamp() - %(grace)s::interval
    and not (state = 'held' and tarry_on_hold(queue, exchange, properties))
  order by due_at;
 
@@ -184,7 +196,7 @@ select hold.kind, hold.name, count(*)
   from retry
   join hold on hold.destination = tarry_destination(retry.queue, retry.exchange, retry.properties)
  where retry.state = 'held' and hold.state in ('holding', 'canary_failed')
-   and retry.updated_at < clock_timestamp() - %(settle)s::interval
+   and retry.updated_at < statement_timestamp() - %(settle)s::interval
  group by hold.kind, hold.name;
 
 -- name: rows_in_hold
@@ -194,7 +206,7 @@ select retry.id::text, round, message_id, queue, exchange, retry.state, tier, du
   from retry
   join hold on hold.destination = tarry_destination(retry.queue, retry.exchange, retry.properties)
  where retry.state = 'held' and hold.state in ('holding', 'canary_failed')
-   and retry.updated_at < clock_timestamp() - %(settle)s::interval
+   and retry.updated_at < statement_timestamp() - %(settle)s::interval
    and hold.destination = any(%(destinations)s)
  order by due_at;
 
@@ -202,7 +214,7 @@ select retry.id::text, round, message_id, queue, exchange, retry.state, tier, du
 -- Claims whose request should have been delivered again by now.
 select id::text, round, message_id, queue, exchange, state, tier, claimed_at, false
   from retry
- where state = 'claimed' and claimed_at < clock_timestamp() - %(lease)s::interval
+ where state = 'claimed' and claimed_at < statement_timestamp() - %(lease)s::interval
  order by claimed_at;
 
 -- name: passed
@@ -210,8 +222,8 @@ select id::text, round, message_id, queue, exchange, state, tier, claimed_at, fa
 -- long ago.
 select tier, max(expected_at)
   from retry
- where state = 'returned' and returned_at > clock_timestamp() - interval '1 hour' and tier = any(%(tiers)s)
-   and returned_at <= clock_timestamp() - %(ago)s::interval
+ where state = 'returned' and returned_at > statement_timestamp() - interval '1 hour' and tier = any(%(tiers)s)
+   and returned_at <= statement_timestamp() - %(ago)s::interval
  group by tier;
 
 -- name: tap_seen

@@ -31,7 +31,7 @@ select pg_try_advisory_lock(7312003);
 with quiet as (
     select id
       from retry
-     where state = 'returned' and returned_at < clock_timestamp() - %(quiet)s::interval
+     where state = 'returned' and returned_at < statement_timestamp() - %(quiet)s::interval
      order by returned_at
      limit %(limit)s
        for update skip locked
@@ -52,8 +52,8 @@ insert into transition (retry_id, round, state, actor, detail)
 select id, round, 'overdue', %(actor)s, jsonb_build_object('state', state, 'tier', tier)
   from retry
  where state in ('scheduled', 'held', 'unroutable')
-   and due_at < clock_timestamp() - %(grace)s::interval
-   and expected_at < clock_timestamp() - %(grace)s::interval
+   and due_at < statement_timestamp() - %(grace)s::interval
+   and expected_at < statement_timestamp() - %(grace)s::interval
    and not (state = 'held' and tarry_on_hold(queue, exchange, properties))
    and not exists (select from transition
                     where retry_id = retry.id and transition.round = retry.round and transition.state = 'overdue')
@@ -67,7 +67,7 @@ select relname
  where inhparent = 'transition'::regclass
    and relname ~ '^transition_[0-9]{8}$'
    and (to_date(right(relname, 8), 'YYYYMMDD') + 1)::timestamp at time zone 'UTC'
-       <= clock_timestamp() - %(older_than)s::interval
+       <= statement_timestamp() - %(older_than)s::interval
  order by relname;
 
 -- name: drop_partition
@@ -80,7 +80,7 @@ delete from transition_default
  where ctid in (select transition_default.ctid
                   from transition_default
                   left join retry on retry.id = retry_id
-                 where at < clock_timestamp() - %(older_than)s::interval
+                 where at < statement_timestamp() - %(older_than)s::interval
                    and (retry.id is null
                         or retry.state not in ('claimed', 'scheduled', 'held', 'unroutable', 'in_review'))
                  limit %(limit)s);
@@ -91,9 +91,9 @@ update retry
    set body = null, properties = null
  where id in (select id
                 from retry
-               where ((state = 'returned' and returned_at < clock_timestamp() - %(older_than)s::interval)
+               where ((state = 'returned' and returned_at < statement_timestamp() - %(older_than)s::interval)
                       or (state in ('succeeded', 'cancelled', 'discarded')
-                          and updated_at < clock_timestamp() - %(older_than)s::interval))
+                          and updated_at < statement_timestamp() - %(older_than)s::interval))
                  and (body is not null or properties is not null)
                limit %(limit)s);
 
@@ -102,32 +102,32 @@ update retry
 delete from retry
  where id in (select id
                 from retry
-               where (state = 'returned' and returned_at < clock_timestamp() - %(older_than)s::interval)
+               where (state = 'returned' and returned_at < statement_timestamp() - %(older_than)s::interval)
                   or (state in ('succeeded', 'cancelled', 'discarded')
-                      and updated_at < clock_timestamp() - %(older_than)s::interval)
+                      and updated_at < statement_timestamp() - %(older_than)s::interval)
                limit %(limit)s);
 
 -- name: prune_actions
 -- Who did what, as long ago as the history that goes; in slices.
 delete from action
- where id in (select id from action where at < clock_timestamp() - %(older_than)s::interval limit %(limit)s);
+ where id in (select id from action where at < statement_timestamp() - %(older_than)s::interval limit %(limit)s);
 
 -- name: prune_diversions
 -- Cancels and retry-nows that are over, in slices.
 delete from diversion
- where id in (select id from diversion where unbound_at < clock_timestamp() - %(older_than)s::interval limit %(limit)s);
+ where id in (select id from diversion where unbound_at < statement_timestamp() - %(older_than)s::interval limit %(limit)s);
 
 -- name: prune_pauses
 -- Pauses that are over, in slices.
 delete from pause
- where id in (select id from pause where ended_at < clock_timestamp() - %(older_than)s::interval limit %(limit)s);
+ where id in (select id from pause where ended_at < statement_timestamp() - %(older_than)s::interval limit %(limit)s);
 
 -- name: prune_review_jobs
 -- Jobs that are over, with their items, in slices; one in doubt stays until somebody has looked at it.
 delete from review_job
  where id in (select id
                 from review_job as job
-               where finished_at < clock_timestamp() - %(older_than)s::interval
+               where finished_at < statement_timestamp() - %(older_than)s::interval
                  and not exists (select from review_item where job_id = job.id and state = 'in_doubt')
                limit %(limit)s);
 
@@ -136,7 +136,7 @@ delete from review_job
 delete from review_edit
  where id in (select id
                 from review_edit as edit
-               where at < clock_timestamp() - %(older_than)s::interval
+               where at < statement_timestamp() - %(older_than)s::interval
                  and not exists (select from retry where retry.id = edit.retry_id)
                limit %(limit)s);
 
@@ -144,7 +144,7 @@ delete from review_edit
 -- What came back of late, by the tier it waited in and the queue it went to.
 select tier, queue, count(*)
   from retry
- where state = 'returned' and returned_at > clock_timestamp() - %(lately)s::interval
+ where state = 'returned' and returned_at > statement_timestamp() - %(lately)s::interval
  group by tier, queue;
 
 -- name: overdue_by_tier
@@ -152,7 +152,7 @@ select tier, queue, count(*)
 select tier, queue, count(*)
   from retry
  where state in ('scheduled', 'held', 'unroutable')
-   and due_at < clock_timestamp() - %(grace)s::interval
-   and expected_at < clock_timestamp() - %(grace)s::interval
+   and due_at < statement_timestamp() - %(grace)s::interval
+   and expected_at < statement_timestamp() - %(grace)s::interval
    and not (state = 'held' and tarry_on_hold(queue, exchange, properties))
  group by tier, queue;

@@ -28,4 +28,4 @@ delete from api_call where caller = %(caller)s and key = %(key)s and fingerprint
 -- Those that are too old to count, a bounded number at a time.
 delete from api_call
  where (caller, key) in (select caller, key from api_call
-                          where started_at < clock_timestamp() - %(keep)s::interval order by started_at limit 10000);
+                          where started_at < statement_timestamp() - %(keep)s::interval order by started_at limit 10000);

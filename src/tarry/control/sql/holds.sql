@@ -188,10 +188,10 @@ with due as (
     select retry.id
       from retry
       join hold on hold.destination = tarry_destination(retry.queue, retry.exchange, retry.properties)
-     where retry.state in ('scheduled', 'unroutable') and retry.due_at < clock_timestamp() - %(margin)s::interval
+     where retry.state in ('scheduled', 'unroutable') and retry.due_at < statement_timestamp() - %(margin)s::interval
        and hold.state <> 'over' and hold.bound_at is not null
        and (retry.due_at > hold.bound_at
-            or greatest(retry.due_at, retry.expected_at, hold.bound_at) < clock_timestamp() - interval '15 seconds')
+            or greatest(retry.due_at, retry.expected_at, hold.bound_at) < statement_timestamp() - interval '15 seconds')
      order by retry.id
      limit 10000
        for update of retry skip locked
