@@ -20,7 +20,7 @@ class AioLoop:
 
     slug: str = "aio-pika"
     name: str = "aio-pika router loop"
-    size: int = 10_000
+    size: int = 15_000
     broker: bool = True
     furnished: bool = True
     due_header: str | None = DUE

@@ -20,7 +20,7 @@ class DelayedRetry:
 
     slug: str = "delayed-retry"
     name: str = "RabbitMQ 4.3 delayed retry"
-    size: int = 40_000
+    size: int = 150_000
     broker: bool = True
     furnished: bool = False
     due_header: str | None = None

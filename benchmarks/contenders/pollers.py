@@ -73,7 +73,7 @@ USUAL = Poller(
 TUNED = Poller(
     "polling-tuned",
     "polling scheduler, tuned",
-    30_000,
+    90_000,
     {
         "intake": "tarry's own client on pika's asyncio connection, batches of up to 500, one INSERT for each batch",
         "poll": "every 1 s, and again at once while batches are full: FOR UPDATE SKIP LOCKED, 500 at a time, published "

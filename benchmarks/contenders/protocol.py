@@ -49,7 +49,7 @@ class Contender(Protocol):
     slug: str
     name: str
     size: int
-    """Requests that keep it busy for some ten seconds on two cores."""
+    """Requests that keep it busy for a quarter of a minute on two cores: about equally long for all."""
     facts: Facts
     settings: Mapping[str, str]
     broker: bool

@@ -61,13 +61,15 @@ class Running:
         for place, command in enumerate(self.contender.work(self.space, self.job)):
             self.processes.append(self._open(command, place, f"work-{place}"))
 
-    def wait(self, count: Callable[[], float], enough: float, patience: float) -> list[tuple[float, float]]:
+    def wait(
+        self, count: Callable[[], float], enough: float, patience: float, every: float = LOOK_EVERY
+    ) -> list[tuple[float, float]]:
         """Until so many; the moments and counts on the way. Progress, not time, is what must not end."""
         seen = [(time.time(), count())]
         moved_at, most = time.time(), seen[0][1]
         while seen[-1][1] < enough:
             self.check()
-            time.sleep(LOOK_EVERY)
+            time.sleep(every)
             seen.append((time.time(), count()))
             if seen[-1][1] > most:
                 moved_at, most = time.time(), seen[-1][1]

@@ -124,14 +124,15 @@ def _arguments() -> argparse.Namespace:
         "--only", default="", metavar="NAMES", help="scenarios and contenders, by comma; writes no page"
     )
     parser.add_argument("--repeats", type=int, help="of throughput; default 3, quick 1")
-    parser.add_argument("--scale", type=float, help="of all sizes; default 1, quick 0.4")
+    parser.add_argument("--scale", type=float, help="of all sizes; default 1, quick 0.6")
     parser.add_argument("--quick", action="store_true", help="under five minutes: a few ratios with floors")
     parser.add_argument("--broker", default="4.3", metavar="SERIES", help="default 4.3; 3.10 has no delayed retry")
-    parser.add_argument("--json", default=".tarry/bench.json", metavar="FILE", help="where the figures go")
+    parser.add_argument("--json", metavar="FILE", help="where the figures go; in .tarry unless told")
     parser.add_argument("--report", metavar="FILE", help="measure nothing: write the page and charts from this JSON")
     arguments = parser.parse_args()
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
-    arguments.scale = arguments.scale or (0.4 if arguments.quick else 1.0)
+    arguments.json = arguments.json or f".tarry/bench{'-part' if arguments.only else ''}.json"
+    arguments.scale = arguments.scale or (0.6 if arguments.quick else 1.0)
     return arguments
 
 

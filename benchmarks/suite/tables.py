@@ -58,7 +58,8 @@ def _throughput(found: Samples, names: dict[str, str]) -> Grid:
     ]
     text = (
         "Request in, message back in its queue, and recorded; out of a full queue, every retry waits 2 s, 512-byte "
-        "bodies. The delay itself is taken off for everybody; tarry's clock stops when the last return is in Postgres."
+        "bodies. The time is that from the first to the last, the one delay included, in runs of about a quarter of a "
+        "minute for everybody; tarry's clock stops when the last return is in Postgres."
     )
     columns = ("", "retries per second", "tarry is … times as fast", "came early")
     return Grid("End to end", text, columns, rows, "bench-end-to-end.svg")

@@ -14,7 +14,7 @@ from benchmarks.suite.throughput import end_to_end, scheduling
 
 WARM, SCHEDULING, END_TO_END = "warm-up", "scheduling", "end to end"
 FAST = 20_000
-"""Who needs more requests for ten seconds end to end needs all of them for a few seconds of scheduling."""
+"""Who needs more requests for a quarter of a minute end to end needs all of them for a few seconds of scheduling."""
 
 WARM_UP = 500
 COMPARED = (*THREE_TIMES, NOT_BEHIND)

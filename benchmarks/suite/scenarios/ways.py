@@ -18,7 +18,7 @@ from benchmarks.suite.throughput import end_to_end
 
 ROUTERS, BODIES, BOOKS, DASHBOARD = "routers", "bodies", "books", "dashboard"
 COUNT = 30_000
-SIZES = {256: 30_000, 4_096: 20_000, 65_536: 3_000, 1_048_576: 200}
+SIZES = {256: 30_000, 4_096: 20_000, 65_536: 8_000, 1_048_576: 600}
 """Bytes in a body, and how many of them."""
 
 Case = tuple[str, Job, int]

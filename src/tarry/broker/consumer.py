@@ -30,7 +30,8 @@ class Consumer:
         """Tags that the broker waits for, in order, each with the moment of its arrival."""
         self._some = asyncio.Event()
         self._full = asyncio.Event()
-        self._finished = False
+        self.finishing = asyncio.Event()
+        """Set once no more batches are to come."""
 
     @classmethod
     async def open(
@@ -63,13 +64,13 @@ class Consumer:
             await self._some.wait()
             if len(self._waiting) < self._most:
                 await self._linger()
-            if self._finished:
+            if self.finishing.is_set():
                 return
             yield self._take()
 
     def finish(self) -> None:
         """No more batches; those that were handed out can still be settled."""
-        self._finished = True
+        self.finishing.set()
         self._some.set()
         self._full.set()
 

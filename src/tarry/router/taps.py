@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +14,7 @@ from tarry.contract.request import Delivery
 from tarry.errors import AuditUnavailableError
 from tarry.router.batches import Settled
 from tarry.router.contain import GiveUp, contained
+from tarry.router.keep import sleep_unless
 
 log = structlog.get_logger()
 
@@ -23,27 +22,21 @@ BATCH = 500
 LINGER = 0.1
 """Seconds that a batch waits for company: nobody waits for the books, and a few large batches cost less than many."""
 
-REST = 2.0
-"""After a full batch the books rest so many times as long as it took: what comes due at once is brought home first."""
-
-MOST_REST = 3.0
-"""Seconds of rest in all until the books have caught up: under a lasting load they must keep pace."""
+REST = 4.0
+"""Seconds that the books stand back when a burst begins, so that what comes due at once is brought home first."""
 
 
 @dataclass(slots=True)
 class Courtesy:
-    """How long to stand back."""
+    """Whether to stand back. Once, until the books have caught up: under a lasting load they must keep pace."""
 
-    left: float = MOST_REST
+    rested: bool = False
 
-    def rest(self, batch: int, took: float) -> float:
-        """Seconds, after a batch of so many that took so long."""
-        if batch < BATCH:
-            self.left = MOST_REST
-            return 0.0
-        rest = min(REST * took, self.left)
-        self.left -= rest
-        return rest
+    def rest(self, batch: int) -> float:
+        """Seconds, after a batch of so many. A full one is how a burst begins."""
+        begins = batch >= BATCH and not self.rested
+        self.rested = batch >= BATCH
+        return REST if begins else 0.0
 
 
 class Writer(Protocol):
@@ -74,9 +67,8 @@ class Tapped:
             return Settled([one.tag for one in batch if one.tag not in stays], stays)
 
         async def handle(batch: list[Delivery]) -> Settled:
-            began = time.monotonic()
             settled = await contained(batch, write, give_up)
-            await asyncio.sleep(courtesy.rest(len(batch), time.monotonic() - began))
+            await sleep_unless(consumer.finishing, courtesy.rest(len(batch)))
             return settled
 
         return handle

@@ -1,30 +1,23 @@
-"""After a full batch the tap rests, so that what comes due at once comes home first; but not for long."""
+"""When a burst begins the tap stands back, so that what comes due at once comes home first; but only once."""
 
 from __future__ import annotations
 
-import pytest
-
-from tarry.router.taps import BATCH, MOST_REST, REST, Courtesy
+from tarry.router.taps import BATCH, REST, Courtesy
 
 
-def test_after_a_full_batch_it_rests_in_proportion() -> None:
-    assert Courtesy().rest(BATCH, 0.05) == pytest.approx(REST * 0.05)
+def test_after_the_first_full_batch_it_rests() -> None:
+    assert Courtesy().rest(BATCH) == REST
 
 
 def test_a_batch_that_is_not_full_is_no_reason_to_rest() -> None:
-    assert Courtesy().rest(BATCH - 1, 10.0) == 0.0
+    assert Courtesy().rest(BATCH - 1) == 0.0
 
 
 def test_under_a_lasting_load_it_keeps_pace() -> None:
     courtesy = Courtesy()
-    rests = [courtesy.rest(BATCH, 0.1) for _ in range(100)]
-    assert sum(rests) == pytest.approx(MOST_REST)
-    assert rests[-1] == 0.0
+    assert sum(courtesy.rest(BATCH) for _ in range(100)) == REST
 
 
 def test_once_it_has_caught_up_it_may_rest_again() -> None:
     courtesy = Courtesy()
-    courtesy.rest(BATCH, 100.0)
-    assert courtesy.rest(BATCH, 1.0) == 0.0
-    courtesy.rest(1, 0.01)
-    assert courtesy.rest(BATCH, 0.5) == pytest.approx(REST * 0.5)
+    assert [courtesy.rest(size) for size in (BATCH, BATCH, 1, BATCH)] == [REST, 0.0, 0.0, REST]
