@@ -95,7 +95,7 @@ bench: $(BENCH_READY) ## Measure tarry side by side with what people would pick 
 	@$(BIN)/python -m benchmarks.suite $(ARGS)
 
 bench-quick: $(BENCH_READY) ## Under five minutes: a few ratios with floors, against regressions
-	@$(BIN)/python -m benchmarks.suite --quick --json .tarry/bench-quick.json $(ARGS)
+	@$(BIN)/python -m benchmarks.suite --quick $(ARGS)
 
 bench-lock: $(READY) ## Pin the newest versions of the contenders in benchmarks/requirements.lock
 	@$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

@@ -131,7 +131,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--report", metavar="FILE", help="measure nothing: write the page and charts from this JSON")
     arguments = parser.parse_args()
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
-    arguments.json = arguments.json or f".tarry/bench{'-part' if arguments.only else ''}.json"
+    kind = "-quick" if arguments.quick else "-part" if arguments.only else ""
+    arguments.json = arguments.json or f".tarry/bench{kind}.json"
     arguments.scale = arguments.scale or (0.6 if arguments.quick else 1.0)
     return arguments
 

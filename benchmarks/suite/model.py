@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from benchmarks.suite.samples import Samples
+from benchmarks.suite.samples import HUNDRED_THOUSAND, Samples
 
 BUSY = 0.6
 """No core is planned to be busier than this: drift grows fast beyond."""
@@ -33,10 +33,10 @@ class Model:
         one = [found.spread("end to end", "tarry", f"cpu_{part}_s") for part in ("own", "broker", "postgres")]
         tier = found.spread("drain", "whole way", "per_s")
         three = found.spread("cluster", "3 nodes", "cpu_broker_s")
-        own, broker, postgres = (None if spread is None else spread.median / 100_000 for spread in one)
+        own, broker, postgres = (None if spread is None else spread.median / HUNDRED_THOUSAND for spread in one)
         if own is None or broker is None or postgres is None or tier is None:
             return None
-        return cls(own, broker, postgres, tier.median, three.median / 100_000 if three else None)
+        return cls(own, broker, postgres, tier.median, three.median / HUNDRED_THOUSAND if three else None)
 
     def needs(self, per_s: float) -> Needs:
         broker = self.replicated_s or self.broker_s

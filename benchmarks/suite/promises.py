@@ -55,7 +55,7 @@ def quick_promises(found: Samples) -> list[Promise]:
         _end_to_end(found, "aio-pika", 1.5),
         _end_to_end(found, NOT_BEHIND, 0.15),
         _of_ceiling(found, 0.15),
-        *_drains(found, 0.3),
+        *_drains(found, 0.35),
         _p99(found, TARRY, 200, 100.0),
     ]
 

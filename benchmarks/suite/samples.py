@@ -10,6 +10,9 @@ from typing import Any
 BESIDE = "tarry_per_s"
 """Of a contender: what tarry did a moment before or after. The speed of a shared machine changes by the minute."""
 
+HUNDRED_THOUSAND = 100_000
+"""So many retries are what costs are told for."""
+
 HEADROOM = 1.15
 """How many times a steady load a contender must return end to end, to be asked to carry it."""
 

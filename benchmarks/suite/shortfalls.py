@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.suite.promises import BACKLOG, DRAIN, DRIFT, END_TO_END, SCHEDULING, TARRY, Promise
-from benchmarks.suite.samples import Samples
+from benchmarks.suite.samples import HUNDRED_THOUSAND, Samples
 from benchmarks.suite.svg import figure
 
 PARTS = ("own", "broker", "postgres")
-HUNDRED_THOUSAND = 100_000
 
 
 def shortfalls(found: Samples, judged: Sequence[Promise]) -> str:
@@ -34,11 +33,9 @@ def _why(found: Samples, one: Promise) -> str:
 
 def _scheduling(found: Samples) -> str:
     """Microseconds for one request are seconds for 100,000, times ten."""
-    parts = [found.spread(SCHEDULING, TARRY, f"cpu_{part}_s") for part in PARTS]
-    known = [one.median * 10 for one in parts if one]
     told = ""
-    if len(known) == len(PARTS):
-        own, broker, postgres = map(figure, known)
+    if seconds := _seconds(found, SCHEDULING, TARRY):
+        own, broker, postgres = (figure(one * 10) for one in seconds)
         told = f": {own} µs of it in the router, {broker} in RabbitMQ, {postgres} in Postgres for each request"
     return (
         f"all cores are busy, and it is processor time that counts{told}. Raw publishing has the cores for itself and "
@@ -84,10 +81,16 @@ def _other_client(found: Samples, other: str) -> str:
 
 
 def _cost(found: Samples, slug: str) -> str:
-    parts = [found.spread(END_TO_END, slug, f"cpu_{part}_s") for part in PARTS]
-    known = [one.median for one in parts if one]
-    if len(known) < len(PARTS):
+    seconds = _seconds(found, END_TO_END, slug)
+    if not seconds:
         return ""
     rate = found.spread(END_TO_END, slug, "per_s")
-    busy = f", {figure(rate.median * sum(known) / HUNDRED_THOUSAND)} cores in use" if rate else ""
-    return f"{figure(sum(known))} s for 100,000 retries, {figure(known[1])} of them in RabbitMQ{busy}"
+    busy = f", {figure(rate.median * sum(seconds) / HUNDRED_THOUSAND)} cores in use" if rate else ""
+    return f"{figure(sum(seconds))} s for 100,000 retries, {figure(seconds[1])} of them in RabbitMQ{busy}"
+
+
+def _seconds(found: Samples, scenario: str, slug: str) -> list[float]:
+    """Processor time for 100,000 of them, part by part; empty unless all parts are known."""
+    parts = [found.spread(scenario, slug, f"cpu_{part}_s") for part in PARTS]
+    known = [one.median for one in parts if one]
+    return known if len(known) == len(PARTS) else []

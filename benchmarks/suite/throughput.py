@@ -12,6 +12,7 @@ from benchmarks.contenders.running import Running, rate, running
 from benchmarks.contenders.tarry import Tarry
 from benchmarks.router.stage import Stage
 from benchmarks.suite.processes import cpu_seconds
+from benchmarks.suite.samples import HUNDRED_THOUSAND
 
 PATIENCE = 45.0
 """Seconds without any progress after which a contender is given up."""
@@ -19,8 +20,6 @@ PATIENCE = 45.0
 RARELY = 0.5
 """Seconds between looks where the books know each moment: the others are watched through files, tarry through its
 metrics page, which is work for the very process that is measured."""
-
-HUNDRED_THOUSAND = 100_000
 
 UNRECORDED = ("audit off", "audit on the spool")
 """Ways to run tarry in which no return is written to Postgres."""
