@@ -87,7 +87,7 @@ BENCH_READY := $(BENCH_VENV)/.ready
 $(BENCH_READY): benchmarks/requirements.lock $(READY)
 	@echo "==> installing what benchmarks/requirements.lock pins into $(BENCH_VENV) (once)" >&2
 	@$(BIN)/python -m venv --clear $(BENCH_VENV)
-	@$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	@$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
 	  --requirement benchmarks/requirements.lock
 	@touch $@
 
