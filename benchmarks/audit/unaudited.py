@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tarry.audit.records import Claim, Granted, Record, Return
+from tarry.audit.records import Claim, Claimed, Granted, Record, Return
 from tarry.audit.store import Store
 from tarry.cli import serve
 from tarry.core.states import Note
@@ -20,8 +20,9 @@ class NoBooks(Store):
     async def open(self) -> None:
         """Nothing to open."""
 
-    async def claim(self, claims: Sequence[Claim]) -> dict[str, Granted]:
-        return {one.retry_id: Granted(one.round, one.retry_count, one.since_ms) for one in claims}
+    async def claim(self, claims: Sequence[Claim]) -> Claimed:
+        granted = {one.retry_id: Granted(one.retry_id, one.round, one.retry_count, one.since_ms) for one in claims}
+        return Claimed(granted, {})
 
     async def record(self, records: Sequence[Record]) -> None:
         """Not written."""

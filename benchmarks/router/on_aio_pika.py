@@ -93,13 +93,14 @@ class AioRouter:
 
     async def claim(self, ids: list[str], batch: list[AbstractIncomingMessage]) -> dict[str, Granted]:
         if self.store is None:
-            return {id_: Granted(1, 0, 0) for id_ in ids}
-        return await self.store.claim(
+            return {id_: Granted(id_, 1, 0, 0) for id_ in ids}
+        answer = await self.store.claim(
             [
                 Claim(id_, 1, False, bool(one.redelivered), 0, str(one.headers["original_queue"]), one.message_id, None)
                 for id_, one in zip(ids, batch, strict=True)
             ]
         )
+        return answer.granted
 
     def decide(self, one: AbstractIncomingMessage, granted: Granted) -> Record:
         headers, now = one.headers, time.time_ns() // 1_000_000

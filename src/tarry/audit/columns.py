@@ -17,6 +17,10 @@ CLAIM = {
     "queues": "queue",
     "message_ids": "message_id",
     "since_ms": "since_ms",
+    "identities": "identity",
+    "matchable": "matchable",
+    "deaths": "death",
+    "by_content": "by_content",
 }
 RECORD = {
     "ids": "retry_id",
@@ -38,6 +42,8 @@ RECORD = {
     "delay_ms": "delay_ms",
     "tiers": "tier",
     "properties": "properties",
+    "identities": "identity",
+    "deaths": "death",
 }
 RETURN = {
     "ids": "retry_id",
@@ -58,6 +64,9 @@ _KINDS: dict[str, type[Packed]] = {
     "most": Integers,
     "knows_round": Booleans,
     "redelivered": Booleans,
+    "matchable": Booleans,
+    "by_content": Booleans,
+    "identities": Uuids,
     "since_ms": Bigints,
     "due_ms": Bigints,
     "delay_ms": Bigints,

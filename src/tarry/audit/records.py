@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tarry.contract.identity import retry_id
 from tarry.core.states import State
 
 
@@ -12,22 +13,44 @@ class Claim(NamedTuple):
     """A request that a router wants to act on."""
 
     retry_id: str
+    """The retry that the request names, or the id of a new one."""
     round: int
     """The round that the request asks for: one more than the round that failed."""
     knows_round: bool
     redelivered: bool
+    """Whether the broker says that it delivers this request again; of a dead-lettered one it cannot tell."""
     retry_count: int
     queue: str
     message_id: str | None
     since_ms: int | None
+    identity: str | None = None
+    matchable: bool = False
+    """Whether a request without tarry's headers may be recognised by its identity."""
+    death: str | None = None
+    """Which dead-lettering made the request. The same one again is the same request."""
+    by_content: bool = True
+    """Whether an equal message that died another time is another message."""
+
+    def set_apart(self) -> Claim:
+        """The same request for a retry of its own: the one that it names is another message's."""
+        return self._replace(retry_id=retry_id(self.identity or "", self.retry_id, str(self.round)), round=1)
 
 
 class Granted(NamedTuple):
     """A claim that is ours, with what the audit knows better than the request."""
 
+    retry_id: str
     round: int
     retry_count: int
     since_ms: int | None
+
+
+class Claimed(NamedTuple):
+    """The answer to a batch of claims, by the retry id that each asked for."""
+
+    granted: dict[str, Granted]
+    duplicate_of: dict[str, str]
+    """The others, each with the retry whose request it repeats."""
 
 
 class Record(NamedTuple):
@@ -53,6 +76,8 @@ class Record(NamedTuple):
     tier: str | None = None
     body: bytes | None = None
     properties: bytes | None = None
+    identity: str | None = None
+    death: str | None = None
 
 
 class Return(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -15,11 +16,12 @@ from tarry.audit.columns import CANCELLED, CLAIM, RECORD, RETURN, column, column
 from tarry.audit.connecting import Connection, pool
 from tarry.audit.outcomes import outcome_columns
 from tarry.audit.queries import query
-from tarry.audit.records import Claim, Granted, Record, Return
+from tarry.audit.records import Claim, Claimed, Granted, Record, Return
 from tarry.audit.trouble import Trouble, explained, unavailable
 from tarry.contract.outcome import Outcome
 from tarry.core.fingerprint import fingerprint
 from tarry.core.states import Note
+from tarry.errors import AuditError, AuditUnavailableError
 
 T = TypeVar("T")
 
@@ -33,7 +35,8 @@ second request for the same. To call it a duplicate could lose it, to take over 
 DOUBT = timedelta(seconds=10)
 """The same for a request that is delivered for the first time."""
 
-ANY_ROUND = 0
+GIVE_BACK: dict[str, Any] = dict.fromkeys(("of", "tokens", "ids", "rounds", "older_than"))
+"""Parameters of `give_back`, all of them "any"."""
 
 LARGEST_PAYLOAD = 1 << 20
 """Bytes of a body that is kept unless the settings say otherwise; a larger one cannot be rebuilt."""
@@ -41,6 +44,11 @@ LARGEST_PAYLOAD = 1 << 20
 _PATIENCE = 5.0
 """Seconds for one statement, which takes some tens of milliseconds; past it Postgres counts as away. Longer than the
 statement_timeout of our connections, so that a server which is slow but there can say so itself."""
+
+STATEMENT_TIMEOUT_MS = 4_000
+"""Postgres ends a statement of ours that takes longer; as in `configure`."""
+
+_MARGIN_MS = 500
 
 _ASK_AGAIN = 0.1
 
@@ -61,6 +69,12 @@ class Store:
         largest_payload: int = LARGEST_PAYLOAD,
     ) -> None:
         self._actor = actor
+        self._rules = {"actor": actor, "lease": LEASE, "moment": MOMENT, "doubt": DOUBT}
+        self._token = time.time_ns()
+        """Of the latest claim; another router, or this one started again, has others."""
+        self._unconfirmed: dict[int, int] = {}
+        """Claims that Postgres may have written although it did not say so: the token and the deadline of each."""
+        self._server_ahead_ms: int | None = None
         self._largest = largest_payload
         self._pool = pool(dsn, f"tarry {actor}", patience=patience, connections=connections, configure=_configure)
 
@@ -70,24 +84,80 @@ class Store:
     async def close(self) -> None:
         await self._pool.close(timeout=1)
 
-    async def claim(self, claims: Sequence[Claim]) -> dict[str, Granted]:
-        """Those of the claims that are ours now, by retry id; the others are duplicates."""
-        granted: dict[str, Granted] = {}
-        asked = claims
-        rules = {"actor": self._actor, "lease": LEASE, "moment": MOMENT, "doubt": DOUBT}
+    async def claim(self, claims: Sequence[Claim]) -> Claimed:
+        """What each of the claims is. Those of which Postgres did not answer in time are unconfirmed."""
+        token = self._token = self._token + 1
+        answer = Claimed({}, {})
+        asked = {claim.retry_id: (claim.retry_id, claim) for claim in claims}
         while asked:
-            rows = await self._rows("claim", columns(asked, CLAIM) | rules)
-            granted |= {row[0]: Granted(row[1], row[2], row[3]) for row in rows if not row[4]}
-            undecided = {row[0] for row in rows if row[4]}
-            asked = [claim for claim in asked if claim.retry_id in undecided]
+            rows = await self._claim([claim for _, claim in asked.values()], token)
+            undecided: dict[str, tuple[str, Claim]] = {}
+            for named, retry, round_, count, since_ms, verdict in rows:
+                first, claim = asked[named]
+                if verdict == "granted":
+                    answer.granted[first] = Granted(retry, round_, count, since_ms)
+                elif verdict == "duplicate":
+                    answer.duplicate_of[first] = retry
+                else:
+                    again = claim.set_apart() if verdict == "apart" else claim
+                    undecided[again.retry_id] = (first, again)
+            asked = undecided
             if asked:
                 await asyncio.sleep(_ASK_AGAIN)
-        return granted
+        return answer
+
+    async def _claim(self, claims: Sequence[Claim], token: int) -> list[TupleRow]:
+        """One statement, with a deadline past which it grants nothing. Without an answer it stays unconfirmed."""
+        while True:
+            if self._server_ahead_ms is None:
+                await self.ping()
+            deadline = self._server_now_ms() + int(_PATIENCE * 1_000)
+            self._unconfirmed[token] = deadline
+            try:
+                rows = await self._rows(
+                    "claim", columns(claims, CLAIM) | self._rules | {"token": token, "deadline_ms": deadline}
+                )
+            except AuditUnavailableError:
+                raise
+            except AuditError:
+                del self._unconfirmed[token]  # refused, so nothing was written
+                raise
+            del self._unconfirmed[token]
+            self._learn_clock(next(row[4] for row in rows if row[0] is None))
+            if not any(row[5] == "late" for row in rows):
+                return [row for row in rows if row[0] is not None]
 
     async def release(self, claimed: Sequence[tuple[str, int]]) -> None:
-        """Gives claims of ours back: ids and rounds, or ANY_ROUND."""
+        """Gives claims of ours back: ids and rounds."""
         ids, rounds = [one for one, _ in claimed], [round_ for _, round_ in claimed]
-        await self._rows("give_back", {"ids": ids, "rounds": rounds, "actor": self._actor})
+        await self._rows(
+            "give_back", GIVE_BACK | {"ids": ids, "rounds": rounds, "of": self._actor, "actor": self._actor}
+        )
+
+    @property
+    def has_unconfirmed(self) -> bool:
+        """Whether Postgres may have granted something that we did not hear of."""
+        return bool(self._unconfirmed)
+
+    async def release_unconfirmed(self) -> None:
+        """Gives back what was granted and not heard of, once no such statement can grant anything any more."""
+        await self.ping()
+        settled = [
+            token
+            for token, deadline in self._unconfirmed.items()
+            if deadline + STATEMENT_TIMEOUT_MS + _MARGIN_MS < self._server_now_ms()
+        ]
+        if settled:
+            await self._rows("give_back", GIVE_BACK | {"tokens": settled, "of": self._actor, "actor": self._actor})
+            for token in settled:
+                del self._unconfirmed[token]
+
+    def _server_now_ms(self) -> int:
+        """Postgres's clock, or a little less: the answer that told it took its time to get here."""
+        return _local_ms() + (self._server_ahead_ms or 0)
+
+    def _learn_clock(self, server_ms: int) -> None:
+        self._server_ahead_ms = server_ms - _local_ms()
 
     async def record(self, records: Sequence[Record]) -> None:
         rows = columns(records, RECORD)
@@ -123,7 +193,7 @@ class Store:
 
     async def ping(self) -> None:
         """Raises if Postgres cannot be written to: one that answers but is full or read-only is of no use."""
-        await self._rows("ping", {})
+        self._learn_clock((await self._rows("ping", {}))[0][0])
 
     async def _rows(self, name: str, parameters: Mapping[str, Any]) -> list[TupleRow]:
         async def ask(connection: Connection) -> list[TupleRow]:
@@ -144,6 +214,7 @@ class Store:
             return running.result()
         # Not awaited: psycopg asks the server to cancel the statement, which takes as long again if nobody answers.
         running.cancel()
+        running.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody else asks for it
         raise unavailable(Trouble.UNREACHABLE, f"no word from it for {_PATIENCE:g} seconds.")
 
     async def _insist(self, work: Callable[[Connection], Awaitable[T]]) -> T:
@@ -157,6 +228,11 @@ class Store:
             except (psycopg.Error, PoolTimeout) as error:
                 raise explained(error) from error
         raise AssertionError
+
+
+def _local_ms() -> int:
+    """A clock that is never set."""
+    return time.monotonic_ns() // 1_000_000
 
 
 async def _configure(connection: Connection) -> None:

@@ -88,7 +88,7 @@ def _spooled(deliveries: Sequence[Delivery]) -> tuple[list[tuple[Delivery, Recor
     unwritten: Unwritten = []
     for one in deliveries:
         try:
-            records.append((one, spooled_record(one.body)))
+            records.append((one, spooled_record(one)))
         except (ValueError, TypeError, KeyError) as error:
             unwritten.append((one, f"not a spooled record: {error!r}"))
     return records, unwritten

@@ -16,6 +16,7 @@ from tarry.audit.report import GRACE, Report, report
 from tarry.audit.retention import SLICE, prune_books
 from tarry.audit.stalls import Flow, Stall, stalls
 from tarry.audit.status import Counts, read_counts
+from tarry.audit.store import GIVE_BACK
 from tarry.audit.verify import Auditor, Look, Rules
 from tarry.broker.management import Management
 from tarry.core.names import Names
@@ -24,6 +25,9 @@ log = structlog.get_logger()
 
 PRUNE_EVERY = 3_600.0
 RECENT = timedelta(hours=1)
+STALE_CLAIM = timedelta(seconds=30)
+"""A claim so old is given back, whichever router made it: that one was cut off or killed. If it is at work all the
+same, its record makes the round again."""
 BACKLOG = 1_000
 """With more requests than this waiting, silence is no sign of success: the failure may be among them."""
 
@@ -110,6 +114,9 @@ class Keeper:
 
     def _write(self, books: Report, look: Look, findings: Findings) -> Findings:
         books.rows("add_partitions")
+        given_back = books.change("give_back", **GIVE_BACK | {"older_than": STALE_CLAIM, "actor": self.actor})
+        if given_back:
+            log.info("stale claims were given back", number=given_back)
         noted = books.change("note_overdue", grace=self.upkeep.grace, actor=self.actor)
         presumed = self._presume(books) if look.depths[self.names.scheduled].messages <= BACKLOG else 0
         self._prune(books)

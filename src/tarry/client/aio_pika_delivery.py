@@ -12,7 +12,8 @@ from tarry.contract.properties import Properties
 def attempt_of(message: AbstractIncomingMessage, queue: str) -> Attempt:
     """Which attempt this delivery is, of how many, and until when."""
     message_id = message.message_id
-    return Attempt.read(message.headers, queue, message_id.replace("\x00", "\\x00") if message_id else None)
+    shown = message_id.replace("\x00", "\\x00") if message_id else None
+    return Attempt.read(message.headers, queue, shown, message.body)
 
 
 def incoming(queue: str, message: AbstractIncomingMessage) -> Incoming:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Any
 
 from tarry.contract import headers as h
@@ -32,6 +33,8 @@ class Attempt:
     first_failed: datetime | None = None
     deadline: datetime | None = None
     """No retry comes later than this; None where its policy has no `max_age`."""
+    content: str | None = field(default=None, compare=False)
+    """A digest of body and headers, where the body is known: messages may share an id."""
 
     @property
     def number(self) -> int:
@@ -45,18 +48,26 @@ class Attempt:
 
     @property
     def key(self) -> str | None:
-        """The same for every delivery of this attempt, and for no other; None where the message has no id at all."""
-        found = self.retry_id or (retry_id(self.message_id, self.queue) if self.message_id else None)
-        return None if found is None else f"{found}:{self.round}"
+        """The same for every delivery of this attempt, and for no other; None where nothing tells it from others: the
+        first delivery of a message has no retry id, and is known by its message id and its content.
+        """
+        if self.retry_id is not None:
+            return f"{self.retry_id}:{self.round}"
+        if self.message_id is None or self.content is None:
+            return None
+        return f"{retry_id(self.message_id, self.queue, self.content)}:{self.round}"
 
     @classmethod
-    def read(cls, headers: Headers | None, queue: str, message_id: str | None = None) -> Attempt:
+    def read(
+        cls, headers: Headers | None, queue: str, message_id: str | None = None, body: bytes | None = None
+    ) -> Attempt:
         """Never raises: what makes no sense counts as not said."""
+        content = None if body is None else _digest(headers or {}, body)
         if not headers or h.ID not in headers:
-            return cls(queue, message_id)
+            return cls(queue, message_id, content=content)
         same_queue = headers.get(h.QUEUE) == queue
         if not same_queue and h.VIA not in headers:
-            return cls(queue, message_id)  # forwarded from another queue: here it is a new message
+            return cls(queue, message_id, content=content)  # forwarded from another queue: here it is a new message
         return cls(
             queue=queue,
             message_id=message_id,
@@ -67,7 +78,14 @@ class Attempt:
             due=_moment(headers.get(h.DUE)),
             first_failed=_moment(headers.get(h.SINCE)),
             deadline=_moment(headers.get(h.DEADLINE)),
+            content=content,
         )
+
+
+def _digest(headers: Headers, body: bytes) -> str:
+    """Of what the user sent: what tarry and the broker add is left out."""
+    users = sorted((name, repr(value)) for name, value in headers.items() if not name.startswith((h.OURS, "x-")))
+    return blake2b(repr(users).encode() + b"\0" + body, digest_size=16).hexdigest()
 
 
 def _text(value: object) -> str | None:

@@ -1,7 +1,7 @@
 """Once and only once: for handlers that cannot bear the rare duplicate of an at-least-once delivery.
 
-A guard remembers which attempts were dealt with, by retry id and round; a retry is another attempt, and runs. What a
-message without any id is, nobody can tell: it is never held back.
+A guard remembers which attempts were dealt with, by retry id and round; a retry is another attempt, and runs. A first
+delivery is known by message id, queue and content; without an id, or without the body, it is never held back.
 """
 
 from __future__ import annotations

@@ -10,6 +10,10 @@ from tarry.contract.reading import RefusalError
 from tarry.core.names import Names
 
 _TEXTS = frozenset({b"queue", b"reason", b"exchange"})
+_NUMBERS = frozenset({b"count", b"time"})
+"""Whatever their width is: they are only compared."""
+WIDEST_NUMBER = 9
+"""Bytes of the widest integer, its type included."""
 _STRING, _ARRAY = b"SA"
 STRING_HEAD = 5
 """Bytes before the content of a string or an array: its type and its length."""
@@ -22,6 +26,14 @@ class Death(NamedTuple):
     reason: str
     exchange: str
     routing_key: str
+    number: int = 0
+    """How often it died there, as far as the broker counts."""
+    time_s: int = 0
+
+    @property
+    def stamp(self) -> str | None:
+        """Tells one dead-lettering from another, to the second; None where the broker did not say when it was."""
+        return f"{self.queue}:{self.number}:{self.time_s}" if self.time_s else None
 
 
 def last_death(found: Field | None, names: Names) -> Death | None:
@@ -42,14 +54,23 @@ def deaths(found: Field | None) -> Iterator[Death]:
 
 def _read(table: bytes) -> Death:
     """Every dead-lettered request passes through here, so only what is wanted is looked at."""
-    texts, keys = {}, b""
+    texts, numbers, keys = {}, {}, b""
     for name, _, at, end in scan(table):
         if name in _TEXTS:
             texts[name] = _text(table[at + STRING_HEAD : end]) if table[at] == _STRING else ""
         elif name == b"routing-keys" and table[at] == _ARRAY:
             keys = table[at + STRING_HEAD : end]
+        elif name in _NUMBERS and end - at <= WIDEST_NUMBER:
+            numbers[name] = int.from_bytes(table[at + 1 : end], "big")
     first = next(walk_array(keys)).value if keys else b""
-    return Death(texts.get(b"queue", ""), texts.get(b"reason", ""), texts.get(b"exchange", ""), _text(first))
+    return Death(
+        texts.get(b"queue", ""),
+        texts.get(b"reason", ""),
+        texts.get(b"exchange", ""),
+        _text(first),
+        numbers.get(b"count", 0),
+        numbers.get(b"time", 0),
+    )
 
 
 def _text(raw: bytes) -> str:

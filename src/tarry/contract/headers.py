@@ -56,6 +56,11 @@ READ = frozenset(
 OF_THIS_FAILURE = frozenset({ERROR_REASON, ERROR_TYPE, ERROR_CLASS, RETRY_AFTER, NEXT_RETRY_AT, REVIEW_REASON})
 """Said of one failure: they must not be on the message that returns, or they would speak of the next one."""
 
+CONTRACT = OF_THIS_FAILURE | {
+    *(ORIGINAL_QUEUE, ORIGINAL_EXCHANGE, ORIGINAL_KEY, RETRY_COUNT, MAX_RETRIES, PRIORITY, JOB_TYPE)
+}
+"""All headers that a request may speak by; they are no part of the message that it asks a retry for."""
+
 COPIES = frozenset({"CC", "BCC"})
 """They would send copies elsewhere."""
 

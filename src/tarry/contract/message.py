@@ -42,7 +42,7 @@ class Request(NamedTuple):
     form: Form
     retry_id: str
     deduplicable: bool
-    """Whether a repeated request would have the same id; a random one says nothing."""
+    """Whether it can be recognised by its identity; a message without an id cannot."""
     knows_round: bool
     """Whether tarry's own headers say which round just failed."""
     message_id: str | None
@@ -51,6 +51,10 @@ class Request(NamedTuple):
     body: bytes
     speaks_contract: bool
     """Whether the contract's headers on it are ours to read and rewrite, or the application's own."""
+    identity: str | None = None
+    """Equal for requests that speak of the same message: queue, message id and content."""
+    death: str | None = None
+    """Which dead-lettering made this request; None if it was published."""
     entries: list[Entry] | None = None
     """Where everything stands in its header table, so that it is walked only once; None where that is too much."""
 

@@ -12,7 +12,7 @@ from tarry.contract.checks import check_delivered_key, check_origin, check_size
 from tarry.contract.deaths import Death, deaths, last_death
 from tarry.contract.envelope import Envelope, is_envelope, is_surely_envelope, open_envelope
 from tarry.contract.fields import MOST_OWN, BadTableError, Entry, are_too_many, pick, scan
-from tarry.contract.identity import MOST_ROUNDS, Own, known_id, message_id_of, read_own, retry_id
+from tarry.contract.identity import MOST_ROUNDS, Own, content_identity, message_id_of, read_own, retry_id
 from tarry.contract.message import Acceptance, Delivery, Form, Origin, Probe, Refused, Request
 from tarry.contract.reading import HeaderReader, RefusalError, sane, sane_moment
 from tarry.core.decide import Failure
@@ -66,20 +66,47 @@ def _request(
     origin, own = _origin(told, headers, accept)
     speaks_contract = form != "reject" or (own is not None and own.contract)
     message_id = _message_id(told, delivery)
-    found_id = known_id(own, message_id, origin.queue)
+    envelope = isinstance(told, Envelope)
+    body = told.original_payload if isinstance(told, Envelope) else delivery.body
+    identity = content_identity(
+        origin.queue,
+        message_id,
+        body,
+        delivery.properties,
+        entries,
+        contract=speaks_contract,
+        envelope=envelope,
+    )
+    death = told.stamp if isinstance(told, Death) else None
+    known_id, deduplicable = _retry_id(own, message_id, origin.queue, identity, death)
     return Request(
         delivery=delivery,
         form=form,
-        retry_id=found_id or new_id(),
-        deduplicable=found_id is not None,
+        retry_id=known_id or new_id(),
+        deduplicable=deduplicable,
         knows_round=own is not None and own.retry_id is not None,
         message_id=message_id,
         origin=origin,
         failure=_failure(origin.queue, told, headers, own, speaks_contract=speaks_contract),
-        body=told.original_payload if isinstance(told, Envelope) else delivery.body,
+        body=body,
         speaks_contract=speaks_contract,
+        identity=identity,
+        death=death,
         entries=entries if len(entries) <= MOST_KEPT else None,
     )
+
+
+def _retry_id(
+    own: Own | None, message_id: str | None, queue: str, identity: str, death: str | None
+) -> tuple[str | None, bool]:
+    """The id that is known, or that a new retry would have; and whether its identity can recognise it. Two equal
+    messages that were dead-lettered at different times are two: their ids differ.
+    """
+    if own is not None and own.retry_id is not None:
+        return own.retry_id, True
+    if message_id is not None:
+        return retry_id(identity, death or ""), True
+    return (retry_id(own.sender_id, queue) if own is not None else None), False
 
 
 def _form(delivery: Delivery, headers: HeaderReader, names: Names) -> tuple[Form, Told]:

@@ -32,6 +32,17 @@ class ErrorClass(StrEnum):
     RATE_LIMITED = "rate_limited"
 
 
+class Deduplicate(StrEnum):
+    """When two requests without tarry's headers speak of the same message, so that the second can be dropped."""
+
+    CONTENT = "content"
+    """Queue, message id and content agree."""
+    MESSAGE_ID = "message_id"
+    """Queue and message id agree, whatever the content is."""
+    OFF = "off"
+    """Never."""
+
+
 def _parse_jitter(value: object) -> int | float:
     """`"1s"` → 1000 (milliseconds), `"30%"` → 0.3 (of the delay)."""
     if not (isinstance(value, str) and value.endswith("%")):
@@ -143,6 +154,11 @@ class Policy(Model):
     )
     max_rounds: int = Field(
         1_000, ge=1, le=1_000_000, description="Rounds in all, those included that spend no attempt; then review."
+    )
+    deduplicate: Deduplicate = Field(
+        Deduplicate.CONTENT,
+        description="When a request is dropped as a repeat of one that waits: queue, message id and `content` agree; "
+        "queue and `message_id` do, which loses messages that share an id; or never (`off`).",
     )
     return_to: Literal["queue", "exchange"] = Field(
         "queue", description="Back to the queue it failed in, or anew through the exchange it came by."

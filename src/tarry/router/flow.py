@@ -13,23 +13,37 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tarry.audit.records import Claim, Granted, Record
+from tarry.audit.records import Claim, Claimed, Record
 from tarry.broker.publisher import Message, Outcome
+from tarry.contract.identity import same_body
 from tarry.contract.request import Acceptance, Delivery, Probe, Refused, Request, parse
 from tarry.core.decide import Review, Rulebook, Schedule, decide
 from tarry.core.names import Destination, Names
 from tarry.errors import GivenUpError
-from tarry.router.plans import Plan, claim_of, corrected, detour, message_of, record_of, to_review
+from tarry.router.plans import (
+    Plan,
+    as_new,
+    claim_of,
+    corrected,
+    detour,
+    identified,
+    is_new,
+    message_of,
+    record_of,
+    to_review,
+)
 
 
 class Ledger(Protocol):
     """The audit as the flow needs it. It never fails: without Postgres it grants from memory and spools."""
 
-    async def claim(self, claims: Sequence[Claim]) -> dict[str, Granted]: ...
+    async def claim(self, claims: Sequence[Claim]) -> Claimed: ...
     async def release(self, claimed: Sequence[tuple[str, int]]) -> None: ...
     async def record(self, records: Sequence[Record]) -> None: ...
     async def duplicates(self, found: Sequence[tuple[str, int]]) -> None: ...
 
+
+NOTHING = Claimed({}, {})
 
 FRAME_MAX = 131_072
 """What every broker allows unless it is told otherwise."""
@@ -74,7 +88,7 @@ class Flow:
     frame_max: Callable[[], int] = lambda: FRAME_MAX
     """The most that one frame may hold on the publishing connection of the moment."""
     in_flight: set[str] = field(default_factory=set)
-    """Retries that this router is moving right now; a second request for one of them waits its turn."""
+    """Retries and messages that this router is moving right now; a second request for one of them waits its turn."""
 
     async def handle(self, deliveries: Sequence[Delivery], given_up: Callable[[], bool] = lambda: False) -> Result:
         """One batch, from deliveries to what is to be acknowledged.
@@ -93,7 +107,7 @@ class Flow:
             confirmed = time.perf_counter()
             await self._record(moved, duplicates)
         finally:
-            self.in_flight.difference_update(request.retry_id for request in requests)
+            self.in_flight.difference_update(key for request in requests for key in _turns(request))
         finished = [
             *(plan.item.delivery.tag for plan, _ in moved),
             *(request.delivery.tag for request in duplicates),
@@ -125,32 +139,49 @@ class Flow:
     def _understand(self, delivery: Delivery) -> Request | Refused | Probe:
         """Whatever a request does to us, it must not take its batch with it."""
         try:
-            return parse(delivery, self.accept, self.new_id)
+            item = parse(delivery, self.accept, self.new_id)
+            if not isinstance(item, Request):
+                return item
+            return identified(item, self.rules.policy_for(item.failure), self.new_id)
         except Exception as error:  # noqa: BLE001 - a person will see it, with the message
             return Refused(delivery, self.new_id(), f"it could not be read: {type(error).__name__}: {error}")
 
     def _take_turns(self, requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:
-        """One request per retry at a time: only the broker's confirm of the first tells what the second is."""
+        """One request per retry and message at a time: only the broker's confirm of the first tells what the second
+        is.
+        """
         now: list[Request] = []
         later: list[Request] = []
         for request in requests:
-            (later if request.retry_id in self.in_flight else now).append(request)
-            self.in_flight.add(request.retry_id)
+            turns = _turns(request)
+            if self.in_flight.isdisjoint(turns):
+                self.in_flight.update(turns)
+                now.append(request)
+            else:
+                later.append(request)
         return now, later
 
     async def _claim(
         self, requests: Sequence[Request], given_up: Callable[[], bool]
     ) -> tuple[list[tuple[Request, int]], list[Request]]:
         """Ours, with their round and the audit's count; and the duplicates."""
-        granted = await self.ledger.claim([claim_of(request) for request in requests]) if requests else {}
-        if granted and given_up():
+        known = [request for request in requests if not is_new(request)]
+        answer = await self.ledger.claim([claim_of(request) for request in known]) if known else NOTHING
+        if answer.granted and given_up():
             # Frozen or cut off before the claim: another router may be through with these, and nobody would ever
             # come back for the round that they would begin now. If they are not done, they are delivered again.
-            await self.ledger.release([(retry_id, one.round) for retry_id, one in granted.items()])
+            await self.ledger.release([(one.retry_id, one.round) for one in answer.granted.values()])
             raise GivenUpError
-        ours = [request for request in requests if request.retry_id in granted]
-        duplicates = [request for request in requests if request.retry_id not in granted]
-        return [(corrected(one, granted[one.retry_id]), granted[one.retry_id].round) for one in ours], duplicates
+        ours: list[tuple[Request, int]] = []
+        duplicates: list[Request] = []
+        for request in requests:
+            granted = as_new(request) if is_new(request) else answer.granted.get(request.retry_id)
+            if granted is not None:
+                ours.append((corrected(request, granted), granted.round))
+            else:
+                original = answer.duplicate_of.get(request.retry_id, request.retry_id)
+                duplicates.append(request._replace(retry_id=original))
+        return ours, duplicates
 
     async def _decide(self, request: Request, round_: int) -> Plan:
         now = self.now_ms()
@@ -188,3 +219,12 @@ class Flow:
             await self.ledger.record([record_of(plan, sent, self.names, self.rules.ladder) for plan, sent in moved])
         if duplicates:
             await self.ledger.duplicates([(request.retry_id, request.failure.round + 1) for request in duplicates])
+
+
+def _turns(request: Request) -> tuple[str, ...]:
+    """What must not be moved twice at the same time. A message is recognised by its body too, so two that agree in
+    queue, id and body may be taken for the same retry.
+    """
+    if request.identity is None or request.message_id is None or not request.deduplicable:
+        return (request.retry_id,)
+    return (request.retry_id, same_body(request.identity))

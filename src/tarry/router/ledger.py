@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import structlog
 
-from tarry.audit.records import Claim, Granted, Record
+from tarry.audit.records import Claim, Claimed, Record
 from tarry.audit.spool import spool_message
-from tarry.audit.store import ANY_ROUND, Store
+from tarry.audit.store import Store
 from tarry.audit.trouble import kind_of
 from tarry.broker.publisher import Outcome
 from tarry.core.names import Names
@@ -36,30 +36,34 @@ class ResilientLedger:
         self._names = names
         self._memory = Memory(now_ms)
         self._watch: asyncio.Task[None] | None = None
-        self._in_doubt: set[str] = set()
-        """Claims that Postgres may have written although it did not say so; what was done since goes by our memory."""
+        self._to_release: set[tuple[str, int]] = set()
+        """Claims to give back as soon as Postgres takes it."""
         self.trouble: AuditError | None = AuditUnavailableError("Postgres has not answered yet.")
         """Why Postgres is not being used now, or None; the service says when it can be used for the first time."""
         self.spooled = 0
         self.refused = 0
 
-    async def claim(self, claims: Sequence[Claim]) -> dict[str, Granted]:
+    async def claim(self, claims: Sequence[Claim]) -> Claimed:
         if self.trouble is not None:
             return self._memory.claim(claims)
         try:
-            granted = await self._store.claim(claims)
+            answer = await self._store.claim(claims)
         except AuditUnavailableError as error:
-            self._in_doubt.update(claim.retry_id for claim in claims)
             self._lost(error)
             return self._memory.claim(claims)
         except AuditError as error:
             return await self._claim_apart(claims, error)
-        self._memory.remember(granted)
-        return granted
+        self._memory.remember(claims, answer)
+        return answer
 
     async def release(self, claimed: Sequence[tuple[str, int]]) -> None:
         """Claims that nothing follows from. Their requests are delivered again if nobody else has done them."""
-        await self._mention(lambda: self._store.release(claimed))
+        self._to_release.update(claimed)
+        if self.trouble is None:
+            try:
+                await self._release_all()
+            except AuditError as error:
+                self._lost(error)
 
     async def record(self, records: Sequence[Record]) -> None:
         self._memory.scheduled(records)
@@ -98,13 +102,14 @@ class ResilientLedger:
             except AuditError as error:
                 log.warning("postgres refused a note", error=str(error))
 
-    async def _claim_apart(self, claims: Sequence[Claim], error: AuditError) -> dict[str, Granted]:
+    async def _claim_apart(self, claims: Sequence[Claim], error: AuditError) -> Claimed:
         """Something in it is not for Postgres: that one is granted from memory, the others as ever."""
         if len(claims) == 1:
             self._refuse(claims[0].retry_id, error)
             return self._memory.claim(claims)
         one, other = _halves(claims)
-        return await self.claim(one) | await self.claim(other)
+        first, second = await self.claim(one), await self.claim(other)
+        return Claimed(first.granted | second.granted, first.duplicate_of | second.duplicate_of)
 
     async def _record_apart(self, records: Sequence[Record], error: AuditError) -> None:
         """As above; what cannot be written whole is written bare."""
@@ -139,25 +144,30 @@ class ResilientLedger:
         if self.trouble is None:
             self.trouble = error
             log.warning("postgres is away, retries go on", kind=kind_of(error), error=str(error))
-            self._watch = asyncio.create_task(self._until_back())
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._until_settled())
 
-    async def _settle_doubts(self) -> None:
-        doubtful = sorted(self._in_doubt)
-        if doubtful:
-            await self._store.release([(one, ANY_ROUND) for one in doubtful])
-            self._in_doubt.difference_update(doubtful)
+    async def _release_all(self) -> None:
+        """Whatever Postgres holds for us and nobody will do."""
+        if self._store.has_unconfirmed:
+            await self._store.release_unconfirmed()
+        if released := sorted(self._to_release):
+            await self._store.release(released)
+            self._to_release.difference_update(released)
 
-    async def _until_back(self) -> None:
-        while self.trouble is not None:
+    async def _until_settled(self) -> None:
+        """Until Postgres is back, and every claim is given back that it may have granted meanwhile."""
+        while self.trouble is not None or self._to_release or self._store.has_unconfirmed:
             await asyncio.sleep(CHECK_EVERY)
             try:
                 await self._store.ping()
-                await self._settle_doubts()
+                await self._release_all()
             except AuditError as error:
                 self.trouble = error
             else:
+                if self.trouble is not None:
+                    log.info("postgres is back", spooled=self.spooled)
                 self.trouble = None
-                log.info("postgres is back", spooled=self.spooled)
 
 
 def _halves(items: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:

@@ -1,11 +1,17 @@
-"""What this process knows of its latest claims: all there is to tell duplicates by while Postgres is away."""
+"""What this process knows of its latest claims: all there is to tell duplicates by while Postgres is away.
+
+The rules are those of the claim in Postgres (`audit/sql/queries.sql`), as far as one router can know.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
-from tarry.audit.records import Claim, Granted, Record
+from tarry.audit.records import Claim, Claimed, Granted, Record
+from tarry.contract.identity import same_body
 
 REMEMBERED = 50_000
 """Claims kept; at full speed that is some ten seconds, and a few megabytes."""
@@ -14,42 +20,128 @@ REMEMBERED = 50_000
 UNCONFIRMED = 0
 """In place of a due moment: claimed, and not known to be anywhere."""
 
-LONG_AGO = 1
+IN_REVIEW = 1
 """The due moment of what is in review."""
 
 
+class Known(NamedTuple):
+    """What is remembered of one retry."""
+
+    round: int
+    due_ms: int
+    retry_count: int
+    since_ms: int | None = None
+    identity: str | None = None
+    death: str | None = None
+    guessed: bool = False
+    """Whether its latest request did not say which round had failed."""
+
+
 class Memory:
-    """Retry id to the round it is in and the moment that round is due."""
+    """Retries by id, and the latest one for each queue, message id and body."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._known: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._by_body: dict[str, str] = {}
 
-    def claim(self, claims: Sequence[Claim]) -> dict[str, Granted]:
-        """Those that are not duplicates as far as we know; what we do not know is taken on trust."""
-        granted = {one.retry_id: found for one in claims if (found := self._judge(one)) is not None}
-        self.remember(granted)
-        return granted
+    def claim(self, claims: Sequence[Claim]) -> Claimed:
+        """What we do not know is taken on trust."""
+        answer = Claimed({}, {})
+        for claim in claims:
+            found = self._named(claim) if claim.knows_round else self._recognised(claim)
+            if isinstance(found, Granted):
+                answer.granted[claim.retry_id] = found
+            else:
+                answer.duplicate_of[claim.retry_id] = found
+        self.remember(claims, answer)
+        return answer
 
-    def _judge(self, claim: Claim) -> Granted | None:
-        round_, due_ms = self._known.get(claim.retry_id, (0, UNCONFIRMED))
+    def _named(self, claim: Claim) -> Granted | str:
+        """A request that says which round failed."""
+        known = self._known.get(claim.retry_id)
+        if known is None or claim.round > known.round:
+            return _granted(claim, claim.retry_id, claim.round, known)
+        takes_over = known.due_ms == UNCONFIRMED and claim.round == known.round
+        if not _same(claim, known) or (known.guessed and not takes_over):
+            return self._named(claim.set_apart())
         # A claim that was never confirmed is taken up again: it is not being moved, or we would not be asked.
-        takes_over = round_ > 0 and due_ms == UNCONFIRMED and (claim.round == round_ or not claim.knows_round)
-        if not takes_over and (claim.round <= round_ if claim.knows_round else self._now_ms() < due_ms):
-            return None
-        next_round = claim.round if claim.knows_round else round_ if takes_over else round_ + 1
-        return Granted(next_round, claim.retry_count, claim.since_ms)
+        return _granted(claim, claim.retry_id, claim.round, known) if takes_over else claim.retry_id
 
-    def remember(self, granted: Mapping[str, Granted]) -> None:
-        for retry_id, one in granted.items():
-            self._keep(retry_id, one.round, UNCONFIRMED)
+    def _recognised(self, claim: Claim) -> Granted | str:
+        """A request that is known, if at all, by its identity."""
+        retry = self._by_body.get(same_body(claim.identity)) if claim.matchable and claim.identity else None
+        known = self._known.get(retry) if retry is not None else None
+        if retry is None or known is None or known.due_ms == IN_REVIEW:
+            return self._new(claim)
+        if known.due_ms != UNCONFIRMED and known.due_ms <= self._now_ms():
+            return _granted(claim, retry, known.round + 1, known)
+        if known.identity != claim.identity or _other_death(claim, known, retry):
+            return self._new(claim)
+        return _granted(claim, retry, known.round, known) if known.due_ms == UNCONFIRMED else retry
+
+    def _new(self, claim: Claim) -> Granted:
+        own = str(uuid.uuid4()) if claim.retry_id in self._known else claim.retry_id
+        return _granted(claim, own, claim.round, None)
+
+    def remember(self, claims: Sequence[Claim], answer: Claimed) -> None:
+        for claim in claims:
+            if (one := answer.granted.get(claim.retry_id)) is not None:
+                before = self._known.get(one.retry_id)
+                takes_over = before is not None and before.round == one.round
+                guessed = before.guessed if before and takes_over else not claim.knows_round and one.round > claim.round
+                self._keep(
+                    one.retry_id,
+                    Known(
+                        one.round,
+                        UNCONFIRMED,
+                        one.retry_count,
+                        one.since_ms,
+                        claim.identity,
+                        claim.death,
+                        guessed=guessed,
+                    ),
+                )
 
     def scheduled(self, records: Iterable[Record]) -> None:
         for record in records:
-            self._keep(record.retry_id, record.round, record.due_ms or LONG_AGO)
+            before = self._known.get(record.retry_id)
+            due_ms = record.due_ms or IN_REVIEW
+            guessed = before is not None and before.round == record.round and before.guessed
+            self._keep(
+                record.retry_id,
+                Known(
+                    *(record.round, due_ms, record.retry_count, record.since_ms, record.identity, record.death),
+                    guessed=guessed,
+                ),
+            )
 
-    def _keep(self, retry_id: str, round_: int, due_ms: int) -> None:
-        self._known[retry_id] = (round_, due_ms)
-        self._known.move_to_end(retry_id)
+    def _keep(self, retry: str, known: Known) -> None:
+        self._known[retry] = known
+        self._known.move_to_end(retry)
+        if known.identity is not None:
+            self._by_body[same_body(known.identity)] = retry
         if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+            oldest, gone = self._known.popitem(last=False)
+            body = same_body(gone.identity) if gone.identity is not None else ""
+            if self._by_body.get(body) == oldest:
+                del self._by_body[body]
+
+
+def _granted(claim: Claim, retry: str, round_: int, known: Known | None) -> Granted:
+    """Counts are never given back by lost headers."""
+    if known is None:
+        return Granted(retry, round_, claim.retry_count, claim.since_ms)
+    since_ms = claim.since_ms if known.since_ms is None else known.since_ms
+    return Granted(retry, round_, max(claim.retry_count, known.retry_count), since_ms)
+
+
+def _same(claim: Claim, known: Known) -> bool:
+    return claim.identity is None or known.identity is None or claim.identity == known.identity
+
+
+def _other_death(claim: Claim, known: Known, retry: str) -> bool:
+    """Whether an equal message was dead-lettered at another time, and so is another one."""
+    if not claim.by_content or claim.death is None or known.death is None:
+        return False
+    return claim.death != known.death and claim.retry_id != retry

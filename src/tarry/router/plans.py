@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tarry.audit.records import Claim, Granted, Record
 from tarry.broker.publisher import Message, Outcome
+from tarry.contract.identity import id_identity, is_id_identity, retry_id
 from tarry.contract.properties import Properties
 from tarry.contract.request import Refused, Request
 from tarry.contract.returning import fits, for_review, returning
 from tarry.core.decide import Decision, Review, Rulebook, Schedule
 from tarry.core.ladder import Ladder, first_queue, itinerary
 from tarry.core.names import Destination, Names
+from tarry.core.policy import Deduplicate, Policy
 from tarry.core.states import State
 
 ROOM_FOR_THE_REST = 16_384
@@ -46,30 +49,59 @@ class Plan(NamedTuple):
         return Destination("queue", origin.queue)
 
 
+def identified(request: Request, policy: Policy | None, new_id: Callable[[], str]) -> Request:
+    """The request with the identity that its policy goes by. A request that names its retry keeps that name."""
+    mode = Deduplicate.CONTENT if policy is None else policy.deduplicate
+    if mode is Deduplicate.CONTENT or not request.deduplicable or request.message_id is None:
+        return request
+    if mode is Deduplicate.OFF:
+        return request if request.knows_round else request._replace(retry_id=new_id(), deduplicable=False)
+    identity = id_identity(request.origin.queue, request.message_id)
+    known = request.retry_id if request.knows_round else retry_id(identity)
+    return request._replace(retry_id=known, identity=identity)
+
+
+def is_new(request: Request) -> bool:
+    """Whether nothing can be known of it: it is no round of a known retry, and cannot be recognised."""
+    return not request.knows_round and not request.deduplicable
+
+
+def as_new(request: Request) -> Granted:
+    """What a claim of a request that is new would be answered. It is not asked for: should this router be cut off, the
+    request is delivered again under another id, and nobody would ever close the claim.
+    """
+    failure = request.failure
+    return Granted(request.retry_id, failure.round + 1, failure.retry_count, failure.first_failed_ms)
+
+
 def claim_of(request: Request) -> Claim:
     failure = request.failure
     return Claim(
         retry_id=request.retry_id,
         round=failure.round + 1,
         knows_round=request.knows_round,
-        redelivered=request.delivery.redelivered,
+        redelivered=request.delivery.redelivered and request.form != "reject",
         retry_count=failure.retry_count,
         queue=request.origin.queue,
         message_id=request.message_id,
         since_ms=failure.first_failed_ms,
+        identity=request.identity,
+        matchable=request.deduplicable,
+        death=request.death,
+        by_content=request.identity is None or not is_id_identity(request.identity),
     )
 
 
 def corrected(request: Request, granted: Granted) -> Request:
     """With what the audit knows better: a consumer that lost our headers must not loop for ever."""
     failure = request.failure
-    known = (failure.round + 1, failure.retry_count, failure.first_failed_ms)
-    if known == (granted.round, granted.retry_count, granted.since_ms):
+    known = (request.retry_id, failure.round + 1, failure.retry_count, failure.first_failed_ms)
+    if known == granted:
         return request
     better = failure._replace(
         round=granted.round - 1, retry_count=granted.retry_count, first_failed_ms=granted.since_ms
     )
-    return request._replace(failure=better)
+    return request._replace(retry_id=granted.retry_id, failure=better)
 
 
 def to_review(plan: Plan, reason: str) -> Plan:
@@ -140,6 +172,8 @@ def record_of(plan: Plan, message: Message, names: Names, ladder: Ladder) -> Rec
         tier=first_queue(scheduled.itinerary, names, ladder) if scheduled else None,
         body=message.body if keep else None,
         properties=message.encoded_properties() if keep else None,
+        identity=request.identity if request else None,
+        death=request.death if request else None,
     )
 
 

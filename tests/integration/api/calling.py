@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import psycopg
 
-from tarry.contract.identity import retry_id
 from tarry.settings.tokens import Role, new_token
 from tests.harness.services import Services
 from tests.harness.spaces import (
@@ -68,7 +67,7 @@ class Installation:
     def schedule(self, queue: str, message: str, body: bytes = b"payload", **headers: str | int) -> str:
         """A retry that waits; its id."""
         self.place.request(self.place.origin(queue), message, body, **headers)
-        found = retry_id(message, queue)
+        found = self.place.retry_of(message)
         self.wait_state(found, "scheduled")
         return found
 

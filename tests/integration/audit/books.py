@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 
-from tarry.audit.records import Balance, Claim, Granted, Record, Return
+from tarry.audit.records import Balance, Claim, Claimed, Granted, Record, Return
 from tarry.audit.report import report
 from tarry.audit.store import Store
-from tarry.contract.identity import retry_id
+from tarry.contract.encoding import head, text_entry
+from tarry.contract.fields import scan
+from tarry.contract.identity import content_identity, retry_id
+from tarry.contract.properties import Properties
 from tarry.core.states import State
 
 QUEUE = "orders"
@@ -29,6 +32,7 @@ class Books:
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
         self._runner = asyncio.Runner()
+        self._beside = ThreadPoolExecutor(1)
         self.one = Store(dsn, "one")
         self.other = Store(dsn, "other")
         self.do(self.one.open())
@@ -38,15 +42,21 @@ class Books:
     def do(self, work: Any) -> Any:
         return self._runner.run(work)
 
+    def submit(self, work: Any) -> Future[Any]:
+        """As `do`, beside us: nothing else may be asked of the stores until it is done."""
+        return self._beside.submit(self.do, work)
+
     def close(self) -> None:
+        self._beside.shutdown()
         self.sql.close()
         self.do(self.one.close())
         self.do(self.other.close())
         self._runner.close()
 
     def claim(self, *claims: Claim, by: Store | None = None) -> dict[str, Granted]:
-        granted: dict[str, Granted] = self.do((by or self.one).claim(claims))
-        return granted
+        """What is granted, by the id of the retry."""
+        answer: Claimed = self.do((by or self.one).claim(claims))
+        return {one.retry_id: one for one in answer.granted.values()}
 
     def schedule(self, retry: str, round_: int, *, due_in_ms: int = 60_000, count: int = 1, **more: Any) -> None:
         due = now_ms() + due_in_ms
@@ -98,16 +108,35 @@ def request(
     count: int = 0,
     redelivered: bool = False,
     retry: str | None = None,
+    body: str = "",
+    headers: str = "",
+    death: str | None = None,
 ) -> Claim:
     """`round_` is the round that failed, where tarry's headers say so."""
-    own = retry or (retry_id(message, QUEUE) if message else str(uuid.uuid4()))
+    identity = identity_of(message, body, headers) if message else None
+    own = retry or (id_of(message, body, headers, death) if message else str(uuid.uuid4()))
     knows = round_ is not None
-    return Claim(own, (round_ or 0) + 1, knows, redelivered, count, QUEUE, message, None)
+    return Claim(
+        retry_id=own,
+        round=(round_ or 0) + 1,
+        knows_round=knows,
+        redelivered=redelivered,
+        retry_count=count,
+        queue=QUEUE,
+        message_id=message,
+        since_ms=None,
+        identity=identity,
+        matchable=message is not None,
+        death=death,
+    )
 
 
-def id_of(message: str) -> str:
-    return retry_id(message, QUEUE)
+def identity_of(message: str, body: str = "", headers: str = "") -> str:
+    table = text_entry(head("users"), headers) if headers else b""
+    about = Properties(headers=table)
+    return content_identity(QUEUE, message, body.encode(), about, scan(table), contract=False)
 
 
-def ids(claims: Sequence[Claim]) -> list[str]:
-    return [claim.retry_id for claim in claims]
+def id_of(message: str, body: str = "", headers: str = "", death: str | None = None) -> str:
+    """The id of the first retry of a message."""
+    return retry_id(identity_of(message, body, headers), death or "")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from tarry.audit.records import Claim, Granted
 from tarry.audit.store import Store
 from tests.harness.waiting import wait_for
-from tests.integration.audit.books import Books, id_of, request
+from tests.integration.audit.books import Books, id_of, identity_of, request
 
 M = id_of("m")
 
@@ -96,8 +97,9 @@ def test_a_takeover_of_a_later_round_keeps_round_and_count(books: Books) -> None
     books.claim(request("m"))
     books.schedule(M, 1, due_in_ms=-10)
     books.claim(request("m", round_=1, count=1))
-    assert books.claim(request("m", round_=1, count=1, redelivered=True))[M] == Granted(2, 1, _since(books))
-    assert books.claim(request("m", redelivered=True))[M] == Granted(2, 1, _since(books)), "nor do lost headers matter"
+    assert books.claim(request("m", round_=1, count=1, redelivered=True))[M] == Granted(M, 2, 1, _since(books))
+    lost_headers = request("m", redelivered=True)
+    assert books.claim(lost_headers)[M] == Granted(M, 2, 1, _since(books))
 
 
 def test_two_equal_messages_without_an_id_are_two_messages(books: Books) -> None:
@@ -105,21 +107,27 @@ def test_two_equal_messages_without_an_id_are_two_messages(books: Books) -> None
     assert set(books.claim(one, other)) == {one.retry_id, other.retry_id}
 
 
-def test_a_message_that_is_sent_anew_after_it_was_over_begins_a_new_life(books: Books) -> None:
+def test_a_claim_for_a_message_sent_again_after_its_end_is_a_new_retry(books: Books) -> None:
     for message, end in (("done", "succeeded"), ("gone", "cancelled"), ("thrown", "discarded"), ("stuck", "in_review")):
         retry = id_of(message)
         books.claim(request(message))
         books.schedule(retry, 1, due_in_ms=-10, count=3)
         books.sql.execute("update retry set state = %s where id = %s", [end, retry])
-        granted = books.claim(request(message))[retry]
-        assert (granted.round, granted.retry_count) == (2, 0), f"after {end}"
+        (granted,) = books.claim(request(message)).values()
+        assert granted.retry_id != retry
+        assert (granted.round, granted.retry_count) == (1, 0), f"after {end}"
+        assert books.state(retry) == (end, 1, 3), "the older one stays as it is"
 
 
-def test_a_reviewed_request_delivered_again_after_a_crash_goes_on_counting(books: Books) -> None:
-    books.claim(request("m"))
-    books.review(M, 1, count=3)
-    granted = books.claim(request("m", redelivered=True))[M]
-    assert (granted.round, granted.retry_count) == (2, 3), "it ends in review again, and is not retried from the start"
+@pytest.mark.parametrize("again", [{"redelivered": True}, {"death": "orders:1:5"}], ids=["published", "dead-lettered"])
+def test_a_claim_for_a_reviewed_request_delivered_again_goes_on_counting(books: Books, again: dict[str, Any]) -> None:
+    death = again.get("death")
+    retry = id_of("m", death=death)
+    books.claim(request("m", death=death))
+    books.review(retry, 1, count=3)
+    (granted,) = books.claim(request("m", **again)).values()
+    assert granted.retry_id != retry, "what is in review stays there"
+    assert (granted.round, granted.retry_count) == (1, 3), "it ends in review too, and is not retried from the start"
 
 
 def test_what_a_person_sent_back_from_review_keeps_the_count_it_was_given(books: Books) -> None:
@@ -135,9 +143,9 @@ def test_a_claim_lost_to_another_router_in_the_same_moment_is_judged_by_the_rule
     """The other router's row is not committed yet: without a second look a redelivered request would be dropped."""
     with psycopg.connect(books.dsn) as rival, ThreadPoolExecutor(1) as beside:
         rival.execute(
-            "insert into retry (id, queue, state, round, claimed_at, claimed_by)"
-            " values (%s, 'orders', 'claimed', 1, clock_timestamp(), 'rival')",
-            [M],
+            "insert into retry (id, queue, state, round, claimed_at, claimed_by, identity)"
+            " values (%s, 'orders', 'claimed', 1, clock_timestamp(), 'rival', %s)",
+            [M, identity_of("m")],
         )
         asked = beside.submit(Elsewhere(books.dsn).claim, request("m", redelivered=redelivered))
         with psycopg.connect(books.dsn, autocommit=True) as watching:
@@ -158,19 +166,103 @@ class Elsewhere(Books):
             self.close()
 
 
-def test_a_request_delivered_again_when_its_round_is_over_goes_another_round_and_spends_no_attempt(
-    books: Books,
-) -> None:
-    """A router died after its record and before its acknowledgement, again and again: that must not exhaust it."""
-    books.claim(request("m"))
+@pytest.mark.parametrize("again", [{"redelivered": True}, {"death": "orders:1:5"}], ids=["published", "dead-lettered"])
+def test_a_claim_never_grants_two_free_rounds_in_a_row(books: Books, again: dict[str, Any]) -> None:
+    """A router may have died after its record and before its acknowledgement: that round spends no attempt. The next
+    one does, or a message would be retried for ever.
+    """
+    death = again.get("death")
+    retry = id_of("m", death=death)
+    books.claim(request("m", death=death))
+    counts, count = [], 0
     for round_ in (1, 2, 3, 4):
-        books.schedule(M, round_, due_in_ms=0, count=1)
-        books.see(M, round_)
-        granted = books.claim(request("m", redelivered=True))
-        assert (granted[M].round, granted[M].retry_count) == (round_ + 1, 0)
-    books.schedule(M, 5, due_in_ms=0, count=1)
-    books.see(M, 5)
-    assert books.claim(request("m"))[M].retry_count == 1, "a request that comes for the first time is a failure"
+        books.schedule(retry, round_, due_in_ms=0, count=count + 1)
+        books.see(retry, round_)
+        granted = books.claim(request("m", **again))[retry]
+        assert granted.round == round_ + 1
+        count = granted.retry_count
+        counts.append(count)
+    assert counts == [0, 1, 1, 2]
+
+
+def test_a_claim_for_another_death_is_a_failure_and_spends_an_attempt(books: Books) -> None:
+    """From RabbitMQ 4 a dead-lettered request always has the redelivered flag: only its x-death tells."""
+    retry = id_of("m", death="orders:1:5")
+    counts = []
+    for round_ in (1, 2, 3, 4):
+        counts.append(books.claim(request("m", death=f"orders:1:{round_ + 4}"))[retry].retry_count)
+        books.schedule(retry, round_, due_in_ms=0, count=round_)
+        books.see(retry, round_)
+    assert counts == [0, 1, 2, 3]
+
+
+def test_a_claim_for_another_death_while_the_first_waits_is_another_message(books: Books) -> None:
+    one, other = request("m", death="orders:1:5"), request("m", death="orders:1:6")
+    books.claim(one)
+    books.schedule(one.retry_id, 1)
+    assert set(books.claim(other)) == {other.retry_id}
+    assert books.claim(one) == {}, "the same death is the same request"
+    books.schedule(other.retry_id, 1)
+    assert books.claim(other) == {}
+    by_id = other._replace(by_content=False, death="orders:1:7", retry_id=id_of("m", death="orders:1:7"))
+    assert books.claim(by_id) == {}, "unless the policy goes by the message id alone"
+
+
+def test_a_claim_for_the_first_request_is_known_in_a_later_round(books: Books) -> None:
+    first = request("m", death="orders:1:5")
+    books.claim(first)
+    books.schedule(first.retry_id, 1, due_in_ms=0)
+    books.see(first.retry_id, 1)
+    books.claim(request("m", round_=1, count=1, retry=first.retry_id, death="orders:1:8"))
+    books.schedule(first.retry_id, 2)
+    assert books.claim(first) == {}
+
+
+def test_a_claim_for_another_body_with_the_same_id_is_another_message(books: Books) -> None:
+    for body in "abc":
+        books.claim(request("m", body=body))
+        books.schedule(id_of("m", body), 1)
+    assert [books.state(id_of("m", body))[0] for body in "abc"] == ["scheduled"] * 3
+
+
+def test_a_claim_with_lost_headers_counts_on_and_is_never_a_duplicate(books: Books) -> None:
+    """Queue, id and body agree: enough to go on counting, not enough to drop anything."""
+    retry = id_of("m", headers="kept")
+    books.claim(request("m", headers="kept"))
+    books.schedule(retry, 1, count=1)
+    (other,) = books.claim(request("m")).values()
+    assert other.retry_id != retry, "the first waits, so this is another message"
+    books.age(retry, 61)
+    books.sql.execute("delete from retry where id = %s", [other.retry_id])
+    granted = books.claim(request("m"))[retry]
+    assert (granted.round, granted.retry_count) == (2, 1)
+
+
+def test_a_claim_with_copied_headers_and_another_body_is_another_message(books: Books) -> None:
+    """An application that copies tarry's headers to a new message must not have it dropped for the old one."""
+    books.claim(request("m"))
+    books.schedule(M, 1, due_in_ms=0)
+    books.see(M, 1)
+    books.claim(request("m", round_=1, count=1))
+    books.schedule(M, 2)
+    copied = request("m", round_=1, count=1, body="new", retry=M)
+    (granted,) = books.claim(copied).values()
+    assert granted.retry_id != M
+    assert (granted.round, granted.retry_count) == (1, 1), "it goes on counting, or it could be retried for ever"
+    assert books.claim(copied)[granted.retry_id].round == 1, "taken up again after a crash"
+    books.schedule(granted.retry_id, 1)
+    assert books.claim(copied) == {}, "and this is the same again"
+
+
+def test_a_claim_that_was_guessed_does_not_cost_the_message_it_was_for(books: Books) -> None:
+    """Two equal messages: the second fails for the first time while the first is being worked on."""
+    books.claim(request("m"))
+    books.schedule(M, 1, due_in_ms=0)
+    books.see(M, 1)
+    assert books.claim(request("m"))[M].round == 2, "it cannot be told from a new failure of the first"
+    books.schedule(M, 2)
+    (granted,) = books.claim(request("m", round_=1, count=1)).values()
+    assert granted.retry_id != M, "the first fails in earnest, and is not dropped"
 
 
 def test_a_claim_that_came_too_late_is_given_back_and_the_books_stand_as_before(books: Books) -> None:
@@ -195,7 +287,7 @@ def test_a_claim_that_came_too_late_is_given_back_and_the_books_stand_as_before(
 def test_what_is_in_review_is_so_again_when_a_late_claim_is_given_back(books: Books) -> None:
     books.claim(request("m"), by=books.other)
     books.review(M, 1)
-    books.claim(request("m"))
+    books.claim(request("m", round_=1))
     books.do(books.one.release([(M, 2)]))
     assert books.state(M)[:2] == ("in_review", 1)
     assert books.balance().in_review == 1

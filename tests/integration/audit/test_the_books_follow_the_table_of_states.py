@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tarry.audit.records import Record, Return
 from tarry.control.queries import query as control_query
 from tarry.core.states import Note, State, may_follow
-from tests.integration.audit.books import QUEUE, Books, now_ms, request
+from tests.integration.audit.books import QUEUE, Books, id_of, now_ms, request
 
 RECORDER = """
 create table if not exists move (before text, after text, before_round int, after_round int);
@@ -40,19 +40,24 @@ on conflict do nothing
 """
 
 
-MAY_BE_OVER = (State.SCHEDULED, State.HELD, State.UNROUTABLE, State.RETURNED, State.SUCCEEDED)
-"""Where a request without headers that is delivered again spends no attempt: it may be the one that was done."""
+OVER = (State.SUCCEEDED, State.IN_REVIEW, State.CANCELLED, State.DISCARDED)
+"""A request without headers for one of these is a new retry; the old row stays as it is."""
 
 
 @dataclass
 class Known:
     """What the model knows of one retry."""
 
+    message: str
     retry: str
     state: State | None = None
     round: int = 0
     count: int = 0
     waiting: bool = False
+    free: bool = False
+    """Whether its latest round spends no attempt."""
+    guessed: bool = False
+    """Whether the request of its latest round did not say which round had failed."""
     seen: set[int] = field(default_factory=set)
 
 
@@ -61,7 +66,7 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.known = [Known(str(uuid.uuid4())) for _ in range(3)]
+        self.known = [Known(message, id_of(message)) for message in (str(uuid.uuid4()) for _ in range(3))]
 
     which = st.integers(0, 2)
 
@@ -69,27 +74,35 @@ class Life(RuleBasedStateMachine):
     def ask(self, which: int, headers: bool, redelivered: bool, stale: int) -> None:  # noqa: FBT001
         one = self.known[which]
         failed = max(0, one.round - stale) if headers and one.state is not None else None
-        wanted = request(None, retry=one.retry, round_=failed, count=one.count, redelivered=redelivered)
+        wanted = request(one.message, round_=failed, count=one.count, redelivered=redelivered)
         granted = self.books.claim(wanted)
-        ours = self._grants(one, None if failed is None else failed + 1)
-        assert (one.retry in granted) is ours
-        if ours:
-            takes_over = one.state is State.CLAIMED and failed is None
-            if failed is None and redelivered and one.state in MAY_BE_OVER:
-                one.count = max(0, one.count - 1)
-            one.round = failed + 1 if failed is not None else max(1, one.round + (not takes_over))
-            one.state = State.CLAIMED
+        expected = self._verdict(one, None if failed is None else failed + 1)
+        assert ("duplicate" if not granted else "own" if one.retry in granted else "new") == expected
+        if expected == "new":
+            self.books.sql.execute("delete from retry where id = any(%s::uuid[])", [list(granted)])
+        if expected == "own":
+            self._begin(one, failed, redelivered=redelivered)
             assert (granted[one.retry].round, granted[one.retry].retry_count) == (one.round, one.count)
 
     @staticmethod
-    def _grants(one: Known, round_: int | None) -> bool:
-        if one.state is None:
-            return True
-        if one.state is State.CLAIMED and round_ in (None, one.round):
-            return True
+    def _begin(one: Known, failed: int | None, *, redelivered: bool) -> None:
+        takes_over = one.state is State.CLAIMED and failed in (None, one.round - 1)
+        if not takes_over:
+            one.free = failed is None and redelivered and not one.free and one.state is not None
+            one.guessed = failed is None and one.state is not None
+            one.count = max(0, one.count - one.free)
+        one.round = failed + 1 if failed is not None else max(1, one.round + (not takes_over))
+        one.state = State.CLAIMED
+
+    @staticmethod
+    def _verdict(one: Known, round_: int | None) -> str:
+        if one.state is None or (one.state is State.CLAIMED and round_ in (None, one.round)):
+            return "own"
         if round_ is not None:
-            return round_ > one.round
-        return not (one.state in (State.SCHEDULED, State.UNROUTABLE) and one.waiting)
+            return "own" if round_ > one.round else "new" if one.guessed else "duplicate"
+        if one.state in OVER:
+            return "new"
+        return "duplicate" if one.state in (State.SCHEDULED, State.UNROUTABLE) and one.waiting else "own"
 
     @rule(which=which, waits=st.booleans())
     def record(self, which: int, waits: bool) -> None:  # noqa: FBT001
@@ -107,6 +120,7 @@ class Life(RuleBasedStateMachine):
     def record_a_round_that_postgres_did_not_see_claimed(self, which: int) -> None:
         one = self.known[which]
         one.round, one.count, one.state, one.waiting = one.round + 1, one.count + 1, State.SCHEDULED, False
+        one.free = one.guessed = False
         self.books.schedule(one.retry, one.round, due_in_ms=-10, count=one.count)
 
     @precondition(lambda self: any(one.round > 1 for one in self.known))
@@ -178,15 +192,6 @@ class Life(RuleBasedStateMachine):
         if one.state in (State.CLAIMED, State.SCHEDULED, State.UNROUTABLE, State.RETURNED):
             self.books.record(Record(one.retry, one.round, State.IN_REVIEW, QUEUE, retry_count=one.count))
             one.state = State.IN_REVIEW
-
-    @rule(which=which)
-    def end_a_life(self, which: int) -> None:
-        """The same id again is then a new message, unless its headers say otherwise."""
-        one = self.known[which]
-        if one.state in (State.IN_REVIEW, State.CANCELLED):
-            self.books.age(one.retry, 61)
-            self.books.claim(request(None, retry=one.retry))
-            one.round, one.count, one.state = one.round + 1, 0, State.CLAIMED
 
     @invariant()
     def agrees(self) -> None:

@@ -15,7 +15,7 @@ from tests.harness.spaces import Database
 from tests.harness.waiting import wait_for
 
 ID = "0a0a0a0a-0b0b-5c0c-8d0d-0e0e0e0e0e0e"
-FIRST = Attempt("orders", "m-1")
+FIRST = Attempt("orders", "m-1", content="c")
 RETRY = Attempt("orders", "m-1", retry_id=ID, round=1, retry_count=1)
 
 

@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tarry.cli.main import app
-from tarry.contract.identity import retry_id
 from tests.harness.services import Services
 from tests.harness.spaces import SharedBroker
 from tests.harness.waiting import wait_for
@@ -196,11 +195,11 @@ def test_the_books_balance_with_all_of_it(there: Installation) -> None:
         there.schedule("slow.v", message)
     assert terminal.run("cancel", "balance-cancel").exit_code == 0
     assert terminal.run("retry-now", "balance-now").exit_code == 0
-    there.wait_state(retry_id("balance-now", "slow.v"), "returned")
+    there.wait_state(there.place.retry_of("balance-now"), "returned")
     there.schedule("quick.v", "balance-first", retry_after_ms=60_000)
     assert terminal.run("pause", "quick.v").exit_code == 0
     there.place.request("quick.v", "balance-held")
-    held = retry_id("balance-held", "quick.v")
+    held = there.place.retry_of("balance-held")
     wait_for(lambda: terminal.json("history", "balance-held")[0]["state"] == "held", what="it to be held")
     during = terminal.run("audit", "verify", "--grace", "1s")
     assert (during.exit_code, "held" in during.stdout) == (0, True), during.output

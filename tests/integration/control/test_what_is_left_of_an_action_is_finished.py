@@ -12,7 +12,6 @@ import pytest
 from psycopg.rows import dict_row
 
 from tarry.broker.management import Management
-from tarry.contract.identity import retry_id
 from tarry.control import copy, divert
 from tarry.control.cancel import cancel, retry_now
 from tarry.control.desk import Desk
@@ -48,7 +47,7 @@ def hands(place: Place, start: Callable[..., Router]) -> Hands:
 
 def _waiting(hands: Hands, message: str) -> str:
     hands.place.request("work", message)
-    found = retry_id(message, "work")
+    found = hands.place.retry_of(message)
     wait_for(lambda: _row(hands, found, "state") == "scheduled", what="it to wait")
     return found
 
@@ -147,7 +146,7 @@ def test_without_a_word_the_answer_is_pending_and_the_sweeper_has_the_last_one(p
     with routers(place) as start:
         router = start().wait_ready()
         place.request("quick.a", "m", retry_after_ms=8_000)
-        retry = retry_id("m", "quick.a")
+        retry = place.retry_of("m")
         wait_for(lambda: _row(hands, retry, "state") == "scheduled", what="it to wait")
         router.kill()
         assert hands.do(lambda desk: cancel(desk, retry, actor="ann")).answer == "pending"

@@ -138,6 +138,17 @@ class Place:
         wait_for(enough, deadline=deadline, what=f"{count} messages in {queue}")
         return found
 
+    def states(self, message_id: str) -> list[tuple[str, str]]:
+        """Id and state of every retry of this message id, oldest first."""
+        with psycopg.connect(self.dsn) as connection:
+            sql = "select id::text, state from retry where message_id = %s order by first_failed_at, id"
+            return connection.execute(sql, (message_id,)).fetchall()
+
+    def retry_of(self, message_id: str) -> str:
+        """The id of the one retry of this message id, as soon as it is in the audit."""
+        ((retry, _),) = wait_for(lambda: self.states(message_id), what=f"a retry of {message_id}")
+        return retry
+
     def transitions(self, state: str) -> int:
         with psycopg.connect(self.dsn) as connection:
             row = connection.execute("select count(*) from transition where state = %s", (state,)).fetchone()

@@ -8,7 +8,7 @@ import pytest
 from tarry.client import Attempt, MemoryGuard
 
 ID = "0a0a0a0a-0b0b-5c0c-8d0d-0e0e0e0e0e0e"
-FIRST = Attempt("orders", "m-1")
+FIRST = Attempt("orders", "m-1", content="c")
 RETRY = Attempt("orders", "m-1", retry_id=ID, round=1)
 
 
@@ -32,7 +32,19 @@ def test_what_failed_is_not_remembered() -> None:
 def test_the_same_message_in_two_queues_is_two() -> None:
     guard = MemoryGuard()
     assert work(guard, FIRST)
-    assert work(guard, Attempt("invoices", "m-1"))
+    assert work(guard, Attempt("invoices", "m-1", content="c"))
+
+
+def test_messages_that_share_an_id_are_two_unless_their_content_agrees() -> None:
+    guard = MemoryGuard()
+    deliveries = [(b"a", {"t": 1}), (b"a", {"t": 1, "x-delivery-count": 1}), (b"b", {"t": 1}), (b"a", {"t": 2})]
+    attempts = [Attempt.read(headers, "orders", "ORDER-4711", body) for body, headers in deliveries]
+    assert [work(guard, attempt) for attempt in attempts] == [True, False, True, True]
+
+
+def test_a_first_delivery_whose_body_is_not_known_is_never_held_back() -> None:
+    guard = MemoryGuard()
+    assert [work(guard, Attempt.read({}, "orders", "m-1")) for _ in range(2)] == [True, True]
 
 
 def test_messages_without_an_id_are_never_held_back() -> None:
@@ -43,9 +55,9 @@ def test_messages_without_an_id_are_never_held_back() -> None:
 def test_the_oldest_are_forgotten() -> None:
     guard = MemoryGuard(most=2)
     for number in range(3):
-        work(guard, Attempt("orders", f"m-{number}"))
-    assert work(guard, Attempt("orders", "m-0"))
-    assert not work(guard, Attempt("orders", "m-2"))
+        work(guard, Attempt("orders", f"m-{number}", content="c"))
+    assert work(guard, Attempt("orders", "m-0", content="c"))
+    assert not work(guard, Attempt("orders", "m-2", content="c"))
 
 
 def test_a_thread_at_work_on_the_same_is_waited_for() -> None:

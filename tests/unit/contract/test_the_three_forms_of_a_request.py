@@ -38,7 +38,7 @@ def test_a_bare_reject_says_where_it_failed_and_nothing_else() -> None:
     assert request.form == "reject"
     assert request.origin == Origin("orders", "shop", "order.created")
     assert request.failure == Failure("orders", error_type="rejected")
-    assert request.retry_id == "24e9476b-f4f5-5044-8227-4c112216f4bc"
+    assert request.death == "orders:1:1700000000"
     assert (request.message_id, request.body, request.speaks_contract) == ("m-1", b"payload", False)
     assert (request.deduplicable, request.knows_round) == (True, False)
 

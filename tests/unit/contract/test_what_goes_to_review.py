@@ -14,6 +14,7 @@ RETRY_ID = "24e9476b-f4f5-5044-8227-4c112216f4bc"
 def reviewed(delivery: Delivery, reason: str = "exhausted", frame_max: int = FRAME_MAX) -> Properties:
     item = parse(delivery, ACCEPT, new_id)
     assert isinstance(item, Request | Refused)
+    item = item._replace(retry_id=RETRY_ID) if isinstance(item, Request) else item
     properties = for_review(item, reason, 4, frame_max)
     assert properties.size() + 20 <= frame_max
     return properties

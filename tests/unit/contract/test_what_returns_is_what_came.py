@@ -44,7 +44,7 @@ RETRY_ID = "24e9476b-f4f5-5044-8227-4c112216f4bc"
 def sent_back(delivery: Delivery, destination: Destination = HOME, round_: int = 1) -> Properties:
     request = parse(delivery, ACCEPT, new_id)
     assert isinstance(request, Request), request
-    return returning(request, SCHEDULE, round_, NOW, destination)
+    return returning(request._replace(retry_id=RETRY_ID), SCHEDULE, round_, NOW, destination)
 
 
 def ours(exchange: str = "", key: str = "orders", since: int = NOW, round_: int = 1) -> bytes:

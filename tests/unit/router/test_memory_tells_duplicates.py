@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tarry.audit.records import Claim, Granted, Record
+from tarry.audit.records import Claim, Claimed, Granted, Record
 from tarry.core.states import State
 from tarry.router import memory
 from tarry.router.memory import Memory
@@ -12,22 +14,35 @@ from tarry.router.memory import Memory
 NOW = 1_000_000
 
 
-def claim(*, round_: int = 1, knows_round: bool = False, redelivered: bool = False) -> Claim:
-    return Claim("id", round_, knows_round, redelivered, 0, "orders", "m1", None)
+BODY = "0123456789abcdef"
+SAME, OTHER = BODY + "0" * 15 + "1", BODY + "0" * 15 + "2"
+"""Two identities that agree in queue, message id and body."""
 
 
-def remembering(round_: int, due_ms: int) -> Memory:
+def claim(
+    *, round_: int = 1, knows_round: bool = False, redelivered: bool = False, identity: str = SAME, **more: Any
+) -> Claim:
+    return Claim("id", round_, knows_round, redelivered, 0, "orders", "m1", None, identity, matchable=True, **more)
+
+
+def remembering(round_: int, due_ms: int, **more: Any) -> Memory:
     known = Memory(lambda: NOW)
-    known.scheduled([Record("id", round_, State.SCHEDULED, "orders", due_ms=due_ms)])
+    known.scheduled(
+        [Record("id", round_, State.SCHEDULED, "orders", due_ms=due_ms, retry_count=round_, identity=SAME, **more)]
+    )
     return known
 
 
+def asked(known: Memory, one: Claim) -> Granted | None:
+    return known.claim([one]).granted.get("id")
+
+
 def test_a_retry_never_heard_of_is_taken_on_trust() -> None:
-    assert Memory(lambda: NOW).claim([claim()]) == {"id": Granted(1, 0, None)}
+    assert asked(Memory(lambda: NOW), claim()) == Granted("id", 1, 0, None)
 
 
 @pytest.mark.parametrize(
-    ("asked", "granted_round"),
+    ("request_", "granted_round"),
     [
         (claim(), None),
         (claim(redelivered=True), None),
@@ -37,34 +52,77 @@ def test_a_retry_never_heard_of_is_taken_on_trust() -> None:
     ],
     ids=["the same request again", "its redelivery", "the round it is in", "that one's redelivery", "the next round"],
 )
-def test_while_round_two_is_waiting(asked: Claim, granted_round: int | None) -> None:
-    found = remembering(2, NOW + 1).claim([asked])
-    assert (found["id"].round if found else None) == granted_round
+def test_while_round_two_is_waiting(request_: Claim, granted_round: int | None) -> None:
+    answer = remembering(2, NOW + 1).claim([request_])
+    assert [one.round for one in answer.granted.values()] == ([] if granted_round is None else [granted_round])
+    assert answer.duplicate_of == ({"id": "id"} if granted_round is None else {})
 
 
-def test_once_it_was_due_a_request_without_headers_is_a_new_round() -> None:
-    assert remembering(2, NOW).claim([claim()])["id"].round == 3
+def test_once_it_was_due_a_request_without_headers_is_a_new_round_and_goes_on_counting() -> None:
+    assert asked(remembering(2, NOW), claim()) == Granted("id", 3, 2, None)
 
 
 @pytest.mark.parametrize("redelivered", [False, True])
 def test_a_claim_that_was_never_confirmed_is_taken_up_by_whoever_asks_for_that_round(*, redelivered: bool) -> None:
     """What is being moved is not asked for: the flow sees to that. To drop the request could be to lose it."""
     known = Memory(lambda: NOW)
-    known.remember({"id": Granted(2, 0, None)})
-    assert known.claim([claim(round_=2, knows_round=True, redelivered=redelivered)])["id"].round == 2
-    assert known.claim([claim(redelivered=redelivered)])["id"].round == 2
-    assert known.claim([claim(round_=1, knows_round=True, redelivered=redelivered)]) == {}
+    known.remember([claim(round_=2, knows_round=True)], Claimed({"id": Granted("id", 2, 0, None)}, {}))
+    for one in (claim(round_=2, knows_round=True, redelivered=redelivered), claim(redelivered=redelivered)):
+        granted = asked(known, one)
+        assert granted is not None
+        assert granted.round == 2
+    assert asked(known, claim(round_=1, knows_round=True, redelivered=redelivered)) is None
 
 
-def test_what_went_to_review_is_known() -> None:
+def test_what_is_in_review_stays_there_and_the_same_message_again_is_a_new_retry() -> None:
     known = Memory(lambda: NOW)
-    known.scheduled([Record("id", 2, State.IN_REVIEW, "orders")])
-    assert known.claim([claim(round_=2, knows_round=True)]) == {}
-    assert known.claim([claim()])["id"].round == 3
+    known.scheduled([Record("id", 2, State.IN_REVIEW, "orders", identity=SAME)])
+    assert asked(known, claim(round_=2, knows_round=True)) is None
+    granted = asked(known, claim())
+    assert granted is not None
+    assert (granted.retry_id != "id", granted.round) == (True, 1)
+
+
+def test_what_differs_in_its_headers_is_another_message_while_the_first_waits() -> None:
+    granted = asked(remembering(1, NOW + 1), claim(identity=OTHER))
+    assert granted is not None
+    assert granted.retry_id != "id"
+
+
+def test_what_differs_in_its_headers_goes_on_counting_once_the_first_was_due() -> None:
+    assert asked(remembering(1, NOW), claim(identity=OTHER)) == Granted("id", 2, 1, None)
+
+
+def test_another_death_while_the_first_waits_is_another_message() -> None:
+    known = remembering(1, NOW + 1, death="orders:1:5")
+    again = claim(death="orders:1:6")._replace(retry_id="other")
+    assert known.claim([again]).granted["other"] == Granted("other", 1, 0, None)
+    assert asked(remembering(1, NOW + 1, death="orders:1:5"), claim(death="orders:1:5")) is None
+    by_id = again._replace(by_content=False)
+    assert remembering(1, NOW + 1, death="orders:1:5").claim([by_id]).duplicate_of == {"other": "id"}
+
+
+def test_copied_headers_on_another_message_do_not_make_it_a_duplicate() -> None:
+    granted = asked(remembering(2, NOW + 1), claim(round_=2, knows_round=True, identity=OTHER))
+    assert granted is not None
+    assert (granted.retry_id != "id", granted.round) == (True, 1)
+
+
+def test_a_round_that_was_guessed_does_not_cost_the_message_it_was_for() -> None:
+    known = remembering(1, NOW)
+    assert asked(known, claim()) == Granted("id", 2, 1, None)
+    known.scheduled([Record("id", 2, State.SCHEDULED, "orders", due_ms=NOW + 1, identity=SAME)])
+    granted = asked(known, claim(round_=2, knows_round=True))
+    assert granted is not None
+    assert granted.retry_id != "id"
 
 
 def test_it_forgets_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "REMEMBERED", 2)
     known = Memory(lambda: NOW)
-    known.remember({name: Granted(5, 0, None) for name in ("id", "b", "c")})
-    assert known.claim([claim(round_=1, knows_round=True)])["id"].round == 1
+    for name in ("id", "b", "c"):
+        one = claim(round_=5, knows_round=True)._replace(retry_id=name)
+        known.remember([one], Claimed({name: Granted(name, 5, 0, None)}, {}))
+    granted = asked(known, claim(round_=1, knows_round=True))
+    assert granted is not None
+    assert granted.round == 1

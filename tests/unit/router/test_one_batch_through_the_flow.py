@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tarry.audit.records import Claim, Granted, Record
+from tarry.audit.records import Claim, Claimed, Granted, Record
 from tarry.broker.publisher import Message, Outcome
 from tarry.contract.fields import Field, walk
-from tarry.contract.message import Acceptance, Delivery
+from tarry.contract.message import Acceptance, Delivery, Request
 from tarry.contract.properties import Properties
+from tarry.contract.request import parse
 from tarry.core.decide import Rulebook
 from tarry.core.ladder import Ladder
 from tarry.core.names import Destination, Names
@@ -22,8 +23,15 @@ from tests.unit.contract.wire import headers, named, published, rejected, table
 
 NOW = 1_700_000_000_000
 POLICY = Policy.model_validate({"name": "plain", "schedule": ["2s", "8s"], "max_retries": 2})
-M1 = "24e9476b-f4f5-5044-8227-4c112216f4bc"
-"""The retry of message m-1 in queue orders."""
+
+
+def _id_of(delivery: Delivery) -> str:
+    request = parse(delivery, Acceptance(Names()), lambda: "")
+    assert isinstance(request, Request)
+    return request.retry_id
+
+
+M1 = _id_of(rejected(message_id=b"m-1"))
 
 
 @dataclass
@@ -39,13 +47,14 @@ class Books:
     known: dict[str, Granted] = field(default_factory=dict)
     broken: bool = False
 
-    async def claim(self, claims: Sequence[Claim]) -> dict[str, Granted]:
+    async def claim(self, claims: Sequence[Claim]) -> Claimed:
         if self.broken:
             raise OSError("gone")
         self.log.append("claim")
         self.claims += claims
-        as_asked = {one.retry_id: Granted(one.round, one.retry_count, one.since_ms) for one in claims}
-        return {key: self.known.get(key, one) for key, one in as_asked.items() if key not in self.denied}
+        as_asked = {one.retry_id: Granted(one.retry_id, one.round, one.retry_count, one.since_ms) for one in claims}
+        granted = {key: self.known.get(key, one) for key, one in as_asked.items() if key not in self.denied}
+        return Claimed(granted, {key: key for key in self.denied})
 
     async def release(self, claimed: Sequence[tuple[str, int]]) -> None:
         self.log.append("release")
@@ -134,9 +143,9 @@ def test_a_request_goes_into_its_tier_with_its_own_key_and_body(world: World) ->
     handle(world.flow(), rejected("orders", exchange="shop", key="order.new", body=b"hello", message_id=b"m-1"))
     (message,) = world.published
     assert (message.exchange, message.routing_key, message.body) == ("retry.delay", "order.new", b"hello")
-    assert message.token == f"{M1}:1"
     assert header(message, "tarry-due-ms").integer() == NOW + 2_000
     (record,) = world.books.records
+    assert message.token == f"{record.retry_id}:1"
     assert (record.state, record.tier, record.due_ms, record.retry_count) == (
         State.SCHEDULED,
         "retry.delay.2s",
@@ -149,7 +158,7 @@ def test_a_request_goes_into_its_tier_with_its_own_key_and_body(world: World) ->
 
 def test_what_the_books_know_beats_what_the_request_says(world: World) -> None:
     """A consumer that lost our headers must not loop for ever."""
-    world.books.known[M1] = Granted(round=2, retry_count=1, since_ms=NOW - 5_000)
+    world.books.known[M1] = Granted(M1, round=2, retry_count=1, since_ms=NOW - 5_000)
     handle(world.flow(), rejected(message_id=b"m-1"))
     (message,) = world.published
     assert header(message, "tarry-round").integer() == 2
@@ -168,7 +177,7 @@ def test_a_duplicate_is_noted_and_taken_off_the_queue(world: World) -> None:
 
 def test_claims_on_requests_that_were_given_to_somebody_else_meanwhile_are_given_back(world: World) -> None:
     """A router that was frozen before its claim: another one is through with these."""
-    world.books.known[M1] = Granted(round=3, retry_count=2, since_ms=None)
+    world.books.known[M1] = Granted(M1, round=3, retry_count=2, since_ms=None)
     flow = world.flow()
     with pytest.raises(GivenUpError):
         asyncio.run(flow.handle([rejected(message_id=b"m-1")], lambda: True))
@@ -204,6 +213,38 @@ def test_a_second_request_for_the_same_retry_waits_its_turn(world: World) -> Non
     assert (result.acked, result.requeued) == ([1], [2])
     assert len(world.books.claims) == 1
     assert flow.in_flight == set()
+
+
+def test_two_messages_with_one_id_and_other_bodies_do_not_wait_for_each_other(world: World) -> None:
+    result = handle(world.flow(), rejected(body=b"a", message_id=b"m-1"), rejected(body=b"b", message_id=b"m-1"))
+    assert (sorted(result.acked), result.requeued) == ([1, 2], [])
+    assert len({one.token for one in world.published}) == 2
+
+
+def test_equal_messages_without_an_id_are_moved_at_once_and_not_claimed(world: World) -> None:
+    """Nothing can be known of them, and a claim of theirs could never be closed by another router."""
+    result = handle(world.flow(), rejected(), rejected())
+    assert (sorted(result.acked), world.books.log) == ([1, 2], ["publish", "record"])
+    assert len({one.token for one in world.published}) == 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "claimed", "moved"), [("content", 2, 2), ("message_id", 1, 1), ("off", 0, 2)], ids=str
+)
+def test_a_policy_says_when_two_messages_are_one(world: World, mode: str, claimed: int, moved: int) -> None:
+    policy = Policy.model_validate(POLICY.model_dump(exclude_none=True) | {"deduplicate": mode})
+    result = handle(world.flow(policy), rejected(body=b"a", message_id=b"m-1"), rejected(body=b"b", message_id=b"m-1"))
+    assert (len(world.books.claims), len(result.acked)) == (claimed, moved)
+
+
+def test_a_claim_may_be_granted_for_a_round_of_another_retry(world: World) -> None:
+    """Recognised by its identity: it goes on as that retry."""
+    other = "11111111-1111-4111-8111-111111111111"
+    world.books.known[M1] = Granted(other, round=2, retry_count=1, since_ms=NOW)
+    handle(world.flow(), rejected(message_id=b"m-1"))
+    (message,) = world.published
+    assert (header(message, "tarry-id").text(), message.token) == (other, f"{other}:2")
+    assert world.books.records[0].retry_id == other
 
 
 def test_a_retry_is_free_again_even_if_its_batch_fails(world: World) -> None:

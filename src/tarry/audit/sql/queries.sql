@@ -8,115 +8,196 @@ select set_config('statement_timeout', '4s', false),
        set_config('jit', 'off', false);
 
 -- name: claim
--- Takes requests for this router, in one statement for a batch. A row comes back for each that is ours now; a request
--- without a row is a duplicate. A request that says which round failed is new if that round is the latest one; one that
--- does not is new if its retry is no longer waiting by this server's clock. What another router has claimed and not had
--- confirmed yet is undecided: its request may be the same as this one, and then this is a duplicate; or that router was
--- cut off, or claimed for a request that was long done, and then nobody else will ever do it. So for a while after the
--- claim, and while its row is not committed, the answer is to ask again; then it is taken over. The while is shorter for
--- a request that is delivered again, since that is what a cut-off router leaves behind. A claim of our own that we are
--- asked for again is taken up at once: whoever asks has seen to it that it is not being moved here.
--- It does not wait for the disk: a claim that a crash of Postgres takes with it was never acted on as far as the books
--- know, and its record, which does wait, makes the row anew.
-with request as (
-    select r.*
-      from unnest(%(ids)b::uuid[], %(rounds)b::int[], %(knows_round)b::bool[], %(redelivered)b::bool[], %(counts)b::int[],
-                  %(queues)b::text[], %(message_ids)b::text[], %(since_ms)b::bigint[])
-           as r (id, round, knows_round, redelivered, retry_count, queue, message_id, since_ms),
+-- Takes requests for this router, in one statement for a batch, and says of each what it is:
+--   granted    it is ours: a round of the retry named beside it.
+--   duplicate  the same request again, of a round that is being waited for or is over.
+--   wait       undecided: another router has claimed that round and not had it confirmed yet. Its request may be the same
+--              as this one, and then this is a duplicate; or that router was cut off, and then nobody else will ever do
+--              it. So for a while after the claim, and while its row is not committed, the router asks again; then it
+--              takes over. The while is shorter for a request that is delivered again: a cut-off router leaves such.
+--   apart      it names a round of a retry that is not its own: another message with copied headers, or one whose retry was
+--              taken by a request without headers. The router asks again, for a retry of its own.
+--
+-- A request that says which round failed is new if that round is the latest one. One that does not is recognised by its
+-- identity (queue, message id, content): it repeats a request that waits, or begins the next round of one that has come
+-- due. If only queue, message id and body agree it never is a duplicate, it only goes on counting: some consumers lose
+-- headers. Of dead-lettered requests the broker's redelivered flag says nothing (from RabbitMQ 4 it is always set), but their
+-- x-death does: the same one again is the same request, another one while the first still waits is another message.
+--
+-- A claim of our own that we are asked for again is taken up at once: the router has seen to it that it is not being moved.
+-- A statement that comes after its deadline grants nothing: the router has given up on it, and nobody would own the round.
+-- It does not wait for the disk: a claim that a crash of Postgres takes with it was never acted on as far as the audit
+-- knows, and its record, which does wait, makes the row again.
+with moment as materialized (
+    select clock_timestamp() as now, clock_timestamp() > to_timestamp(%(deadline_ms)s / 1000.0) as late,
            set_config('synchronous_commit', 'off', true)
+),
+request as materialized (
+    select r.*, moment.now,
+           (left(r.identity::text, 18) || '-0000-000000000000')::uuid as least_identity,
+           (left(r.identity::text, 18) || '-ffff-ffffffffffff')::uuid as greatest_identity
+      from moment,
+           unnest(%(ids)b::uuid[], %(rounds)b::int[], %(knows_round)b::bool[], %(redelivered)b::bool[], %(counts)b::int[],
+                  %(queues)b::text[], %(message_ids)b::text[], %(since_ms)b::bigint[], %(identities)b::uuid[],
+                  %(matchable)b::bool[], %(deaths)b::text[], %(by_content)b::bool[])
+           as r (id, round, knows_round, redelivered, retry_count, queue, message_id, since_ms, identity, matchable, death,
+                 by_content)
+     where not moment.late
+),
+target as materialized (
+    -- The row that each request is judged by: the one it names, or the one that it is recognised by. What has come due is
+    -- preferred to what waits, since that begins a round and drops nothing. Of very many alike, a few are looked at.
+    select request.id as asked,
+           coalesce(case when not request.knows_round and request.matchable then
+               (select open.id
+                  from (select live.id, live.identity = request.identity as exact, live.state, live.returned_at,
+                               live.state = 'returned' or (live.state <> 'claimed' and live.due_at <= request.now) as due,
+                               coalesce(request.by_content and live.death <> request.death and live.id <> request.id,
+                                        false) as other_death
+                          from retry as live
+                         where live.identity between request.least_identity and request.greatest_identity
+                           and live.identity is not null
+                           and live.state in ('claimed', 'scheduled', 'held', 'unroutable', 'returned')
+                         limit 64) as open
+                 where open.due or (open.exact and not open.other_death)
+                 order by open.state = 'claimed' desc, open.due desc, open.exact desc, open.returned_at, open.id
+                 limit 1) end, request.id) as id
+      from request
 ),
 known as (
     -- Locked in one order, so that two routers with the same ids wait for each other instead of ending in a deadlock.
-    select request.*, live.state, live.round as live_round, live.retry_count as live_count, live.due_at, live.claimed_at,
-           live.claimed_by, live.updated_at
+    select request.*, live.id as live_id, live.state, live.round as live_round, live.retry_count as live_count,
+           live.due_at, live.claimed_at, live.claimed_by, live.updated_at, live.first_failed_at, live.guessed, live.free,
+           -- The id of a retry is made of identity and x-death of the request that began it, so it recognises that one too.
+           case when request.death is not null then coalesce(live.death = request.death, false) or live.id = request.id
+                else request.redelivered end as again,
+           coalesce(live.identity = request.identity, request.knows_round)
+           or (not request.knows_round and live.id = request.id) as same,
+           coalesce(request.by_content and live.death <> request.death and live.id <> request.id, false) as other_death
       from request
-      join retry as live using (id)
+      join target on target.asked = request.id
+      join retry as live on live.id = target.id
      order by live.id
        for update of live
 ),
 judged as (
-    -- A request without our headers for a retry that is over begins a new life: somebody sent the message anew. If it
-    -- is only the last one delivered again, after a crash between record and acknowledgement, it goes on counting.
-    select *,
-           not knows_round
-           and state in ('succeeded', 'in_review', 'cancelled', 'discarded')
-           and not (redelivered and updated_at > clock_timestamp() - %(lease)s::interval) as new_life,
-           state = 'claimed' and (round = live_round or not knows_round) and claimed_by <> %(actor)s
-           and claimed_at > clock_timestamp() - case when redelivered then %(moment)s::interval
-                                                     else %(doubt)s::interval end as too_early,
-           case when state = 'claimed' and (round = live_round or not knows_round) then true
-                when knows_round then round > live_round
-                when state in ('scheduled', 'held', 'unroutable') then due_at <= clock_timestamp()
-                else true
-                end as granted
+    select known.*,
+           case when knows_round and round > live_round                          then 'next'
+                when knows_round and not same                                    then 'apart'
+                when knows_round and state = 'claimed' and round = live_round    then 'same round'
+                when knows_round and guessed                                     then 'apart'
+                when knows_round                                                 then 'duplicate'
+                when not matchable                                               then 'new'
+                when state = 'claimed' and same and not other_death              then 'same round'
+                when state in ('scheduled', 'held', 'unroutable') and due_at > now
+                 and same and not other_death                                    then 'duplicate'
+                when state = 'returned'
+                  or (state in ('scheduled', 'held', 'unroutable') and due_at <= now) then 'next'
+                -- Over, in review, or another message: it gets a retry of its own.
+                else 'new' end as verdict
       from known
 ),
-again as (
+decided as (
+    select judged.*,
+           verdict = 'same round' and claimed_by <> %(actor)s
+           and claimed_at > now - case when again then %(moment)s::interval else %(doubt)s::interval end as too_early,
+           -- A request without headers that is delivered again may be a new failure, or the very one whose round is over,
+           -- after a crash before its acknowledgement. It goes another round and spends no attempt by it, but never two
+           -- such rounds in a row: a message must neither be called exhausted too early nor be retried for ever.
+           verdict = 'next' and not knows_round and again and not free as is_free,
+           -- The same after it went to review, or was done: it gets a retry of its own, and goes on counting.
+           verdict = 'new' and again and state in ('in_review', 'succeeded')
+           and (death is not null or updated_at > now - %(lease)s::interval) as counts_on
+      from judged
+),
+moved as (
     update retry as live
        set state           = 'claimed',
            round           = case when request.knows_round then request.round
-                                  when request.state = 'claimed' then request.live_round
+                                  when request.verdict = 'same round' then request.live_round
                                   else request.live_round + 1 end,
-           -- A request without our headers that is delivered again may be a new failure, or the very one whose round is
-           -- over, after a crash before its acknowledgement. It goes another round, and spends no attempt by it: a
-           -- message that is through must not be called exhausted.
-           retry_count     = case when request.new_life then request.retry_count
-                                  when not request.knows_round and request.redelivered
-                                       and request.state in ('scheduled', 'held', 'unroutable', 'returned', 'succeeded')
-                                  then greatest(request.live_count - 1, 0)
+           retry_count     = case when request.is_free then greatest(request.live_count - 1, 0)
                                   when not request.knows_round then request.live_count
                                   when request.state = 'in_review' then request.retry_count
                                   else greatest(request.retry_count, request.live_count) end,
-           first_failed_at = case when request.new_life
-                                  then coalesce(to_timestamp(request.since_ms / 1000.0), clock_timestamp())
-                                  else live.first_failed_at end,
+           identity        = coalesce(request.identity, live.identity),
+           death           = request.death,
+           guessed         = case when request.verdict = 'same round' then request.guessed else not request.knows_round end,
+           free            = case when request.verdict = 'same round' then request.free else request.is_free end,
            claimed_at      = clock_timestamp(),
            claimed_by      = %(actor)s,
+           claim_token     = %(token)s,
            due_at          = null,
            returned_at     = null,
            updated_at      = clock_timestamp()
-      from judged as request
-     where live.id = request.id and request.granted and not request.too_early
- returning live.id, live.round, live.retry_count, live.first_failed_at
+      from decided as request
+     where live.id = request.live_id and request.verdict in ('next', 'same round') and not request.too_early
+ returning request.id as asked, live.id, live.round, live.retry_count, live.first_failed_at
+),
+newcomer as materialized (
+    -- The id that a new retry has by its request; another one if a retry that is over has it.
+    select request.*,
+           case when exists (select from retry where retry.id = request.id) then gen_random_uuid()
+                else request.id end as new_id,
+           case when not decided.counts_on or decided.counts_on is null then request.retry_count
+                when decided.state = 'in_review' then decided.live_count
+                else greatest(decided.live_count - 1, 0) end as new_count,
+           case when decided.counts_on then decided.first_failed_at
+                else coalesce(to_timestamp(request.since_ms / 1000.0), clock_timestamp()) end as new_since
+      from request
+      left join decided on decided.id = request.id
+     where decided.id is null or decided.verdict = 'new'
 ),
 fresh as (
-    insert into retry (id, message_id, queue, state, round, retry_count, first_failed_at, claimed_at, claimed_by)
-    select id, message_id, queue, 'claimed', round, retry_count,
-           coalesce(to_timestamp(since_ms / 1000.0), clock_timestamp()), clock_timestamp(), %(actor)s
-      from request
-     where not exists (select from known where known.id = request.id)
-     order by id
+    insert into retry (id, message_id, queue, state, round, retry_count, first_failed_at, claimed_at, claimed_by,
+                       claim_token, identity, death)
+    select new_id, message_id, queue, 'claimed', round, new_count, new_since, clock_timestamp(), %(actor)s, %(token)s,
+           identity, death
+      from newcomer
+     order by new_id
         on conflict (id) do nothing
  returning id, round, retry_count, first_failed_at
 ),
-ours as (select * from again union all select * from fresh),
+ours as (
+    select * from moved
+     union all
+    select newcomer.id, fresh.* from fresh join newcomer on newcomer.new_id = fresh.id
+),
 noted as (
     insert into transition (retry_id, round, state, actor)
     select id, round, 'claimed', %(actor)s from ours
 )
-select id::text, round, retry_count, (extract(epoch from first_failed_at) * 1000)::bigint as since_ms,
-       false as ask_again
-  from ours
+select null::text as asked, null::text as id, null::int as round, null::int as retry_count,
+       (extract(epoch from now) * 1000)::bigint as since_ms, case when late then 'late' else 'clock' end as verdict
+  from moment
  union all
-select id::text, round, retry_count, since_ms, true from judged where too_early
+select asked::text, id::text, round, retry_count, (extract(epoch from first_failed_at) * 1000)::bigint, 'granted' from ours
  union all
-select id::text, round, retry_count, since_ms, true
-  from request
- where not exists (select from known where known.id = request.id)
-   and not exists (select from ours where ours.id = request.id);
+select id::text, live_id::text, live_round, live_count, since_ms, case when too_early then 'wait' else verdict end
+  from decided
+ where too_early or verdict in ('duplicate', 'apart')
+ union all
+select id::text, new_id::text, round, retry_count, since_ms, 'wait'
+  from newcomer
+ where not exists (select from fresh where fresh.id = newcomer.new_id);
 
 -- name: give_back
--- Claims that nothing follows from: their requests had been given to another router when we claimed them. What the claim
--- replaced stands again, by the history; only a round that nobody knew before stays claimed, until its request comes again.
--- Whoever has taken over since, or seen it return, is right. Round 0 stands for whatever round it is claimed in.
+-- Claims that nothing follows from. What the claim replaced stands again, by the history; only a round that nobody knew
+-- before stays claimed, until its request comes again. Whoever has taken over since, or seen it return, is right. Null
+-- means any: of one router or of all, of some statements, of some retries and rounds, or older than so much.
 with given as (
-    select live.id, live.round
-      from unnest(%(ids)b::uuid[], %(rounds)b::int[]) as g (id, round)
-      join retry as live on live.id = g.id and g.round in (0, live.round)
-     where live.state = 'claimed' and live.claimed_by = %(actor)s
+    select live.id, live.round, live.claimed_at
+      from retry as live
+     where live.state = 'claimed'
+       and (%(of)s::text is null or live.claimed_by = %(of)s)
+       and (%(tokens)s::bigint[] is null or live.claim_token = any(%(tokens)s))
+       and (%(ids)s::uuid[] is null
+            or exists (select from unnest(%(ids)s::uuid[], %(rounds)s::int[]) as g (id, round)
+                        where g.id = live.id and g.round = live.round))
+       and (%(older_than)s::interval is null or live.claimed_at < statement_timestamp() - %(older_than)s::interval)
 ),
 before as (
-    select given.id, given.round as claimed_round, last.state, last.round,
+    select given.id, given.round as claimed_round, given.claimed_at, last.state, last.round,
            (scheduled.detail ->> 'due_ms')::bigint as due_ms, (scheduled.detail ->> 'attempt')::int as retry_count,
            case when last.state = 'returned' then last.at end as returned_at
       from given
@@ -141,12 +222,12 @@ moved as (
            returned_at = before.returned_at,
            updated_at  = clock_timestamp()
       from before
-     where live.id = before.id and live.round = before.claimed_round
-       and live.state = 'claimed' and live.claimed_by = %(actor)s
+     where live.id = before.id and live.round = before.claimed_round and live.state = 'claimed'
+       and live.claimed_at = before.claimed_at
  returning live.id, before.claimed_round
 )
 insert into transition (retry_id, round, state, actor, reason)
-select id, claimed_round, 'duplicate', %(actor)s, 'its request was another router''s by then: the claim was given back'
+select id, claimed_round, 'duplicate', %(actor)s, 'nothing followed from this claim: it was given back'
   from moved;
 
 -- name: record
@@ -159,18 +240,20 @@ with done as (
                   %(exchanges)b::text[], %(routing_keys)b::text[], %(message_ids)b::text[], %(counts)b::int[],
                   %(most)b::int[], %(policies)b::text[], %(classes)b::text[], %(types)b::text[],
                   %(error_reasons)b::text[], %(fingerprints)b::text[], %(since_ms)b::bigint[], %(due_ms)b::bigint[],
-                  %(delay_ms)b::bigint[], %(tiers)b::text[], %(bodies)b::bytea[], %(properties)b::bytea[])
+                  %(delay_ms)b::bigint[], %(tiers)b::text[], %(bodies)b::bytea[], %(properties)b::bytea[],
+                  %(identities)b::uuid[], %(deaths)b::text[])
            as d (id, round, state, reason, queue, exchange, routing_key, message_id, retry_count, max_retries, policy,
-                 error_class, error_type, error_reason, fingerprint, since_ms, due_ms, delay_ms, tier, body, properties)
+                 error_class, error_type, error_reason, fingerprint, since_ms, due_ms, delay_ms, tier, body, properties,
+                 identity, death)
 ),
 moved as (
     insert into retry as live (id, round, state, queue, exchange, routing_key, message_id, retry_count, max_retries,
                                policy, error_class, error_type, error_reason, fingerprint, first_failed_at, entered_at,
-                               due_at, expected_at, delay_ms, tier, review_reason, body, properties)
+                               due_at, expected_at, delay_ms, tier, review_reason, body, properties, identity, death)
     select id, round, state, queue, exchange, routing_key, message_id, retry_count, max_retries, policy, error_class,
            error_type, error_reason, fingerprint, coalesce(to_timestamp(since_ms / 1000.0), clock_timestamp()),
            to_timestamp((due_ms - delay_ms) / 1000.0), to_timestamp(due_ms / 1000.0), to_timestamp(due_ms / 1000.0),
-           delay_ms, tier, case when state = 'in_review' then reason end, body, properties
+           delay_ms, tier, case when state = 'in_review' then reason end, body, properties, identity, death
       from done
      order by id
         on conflict (id) do update
@@ -197,6 +280,10 @@ moved as (
            review_reason = coalesce(excluded.review_reason, live.review_reason),
            body         = excluded.body,
            properties   = excluded.properties,
+           identity     = coalesce(excluded.identity, live.identity),
+           death        = coalesce(excluded.death, live.death),
+           guessed      = live.guessed and live.round = excluded.round,
+           free         = live.free and live.round = excluded.round,
            updated_at   = clock_timestamp()
      where live.round <= excluded.round
 )
@@ -351,4 +438,4 @@ select seen.id, seen.round, case when moved.id is null then 'duplicate' else 'ca
 
 -- name: ping
 -- Whether it can be written to: reading would do for a database that is full, read-only or without our tables.
-update tarry_probe set at = clock_timestamp();
+update tarry_probe set at = clock_timestamp() returning (extract(epoch from clock_timestamp()) * 1000)::bigint;

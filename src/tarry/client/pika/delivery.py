@@ -11,9 +11,9 @@ from tarry.client.request import Incoming
 from tarry.contract.properties import Properties
 
 
-def attempt_of(properties: BasicProperties, queue: str) -> Attempt:
-    """Which attempt this delivery is, of how many, and until when."""
-    return Attempt.read(properties.headers, queue, _text(properties.message_id))
+def attempt_of(properties: BasicProperties, queue: str, body: bytes | None = None) -> Attempt:
+    """Which attempt this delivery is, of how many, and until when. A guard needs the body to know a first delivery."""
+    return Attempt.read(properties.headers, queue, _text(properties.message_id), body)
 
 
 def incoming(queue: str, method: Any, properties: BasicProperties, body: bytes) -> Incoming:
@@ -24,7 +24,7 @@ def incoming(queue: str, method: Any, properties: BasicProperties, body: bytes) 
         body=body,
         headers=properties.headers or {},
         properties=_plain(properties),
-        attempt=attempt_of(properties, queue),
+        attempt=attempt_of(properties, queue, body),
     )
 
 

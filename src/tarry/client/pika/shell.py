@@ -68,7 +68,7 @@ class Shell(ABC):
         """Settles the message by how the block ends. An exception ends here, once the retry is asked for."""
         started = perf_counter()
         try:
-            yield attempt_of(properties, queue)
+            yield attempt_of(properties, queue, body)
         except Exception as error:  # noqa: BLE001 - as above
             self.failed(queue, channel, method, properties, body, error)
         else:
