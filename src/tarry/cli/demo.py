@@ -68,7 +68,7 @@ def _up(
         int | None,
         typer.Option(
             "--http-port",
-            min=1,
+            min=0,
             max=65535,
             envvar="HTTP_PORT",
             show_default="as last time, else 8086, else any that is free",
@@ -103,7 +103,6 @@ def _described(made: Stage, data_dir: Path) -> list[str]:
     return [
         *export_lines(address.url, address.management_with_login, made.dsn),
         "",
-        f"  broker         {made.broker}",
         f"  management UI  {address.management} (user {address.management_user})",
         f"  health         {made.http_url}/readyz",
         f"  data           {data_dir}",
