@@ -67,6 +67,11 @@ def block(text: str) -> None:
     out.print(Text(printable(text, lines=True)))
 
 
+def warn(text: str) -> None:
+    """`warning: …`, in one line: it was done all the same."""
+    err.print(Text.assemble(("warning:", "bold yellow"), " ", printable(text)))
+
+
 def note(text: str) -> None:
     """Worth knowing, not the answer."""
     err.print(Text(printable(text, lines=True), style="dim"))
