@@ -14,6 +14,7 @@ import typer
 
 from tarry import embedded
 from tarry.cli.output import export_lines
+from tarry.demo.environment import drop_addresses
 from tarry.embedded.postgresql import find_install
 from tarry.errors import EmbeddedError
 
@@ -40,6 +41,8 @@ def up(
     ] = False,
 ) -> None:
     """Run a broker and PostgreSQL until interrupted, and print their addresses."""
+    if unused := drop_addresses():
+        typer.echo(f"Set and not used here: {', '.join(unused)}.", err=True)
     for number in (signal.SIGINT, signal.SIGTERM):  # both, as a shell has its background jobs ignore the first
         signal.signal(number, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
