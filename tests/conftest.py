@@ -138,7 +138,7 @@ def private_broker(series: str | None) -> Iterator[Callable[..., embedded.Broker
 
         def start(extra_config: Sequence[str] = ()) -> embedded.Broker:
             try:
-                return stack.enter_context(embedded.broker(series, extra_config=extra_config, given=False))
+                return stack.enter_context(embedded.broker(series, extra_config=extra_config))
             except NoBrokerError as problem:
                 missing(str(problem), series)
 

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from tests.acceptance.serving import Stage, serving
-from tests.acceptance.test_the_readme_consumers_retry_on_schedule import running
+from tests.acceptance.up_command import running
 from tests.harness.spaces import Database, Vhost
 from tests.harness.waiting import wait_for
 

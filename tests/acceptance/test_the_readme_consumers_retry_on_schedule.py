@@ -1,138 +1,100 @@
-"""The consumers of the README, copied out of it as they stand, against `tarry up` in real time."""
+"""The README's first walk, from top to bottom as it is written, against `tarry up` in real time."""
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
-import pika
 import psycopg
 
-from tests.acceptance.test_a_worker_that_only_rejects_is_retried_on_schedule import a_free_port
+from tests.acceptance.up_command import Running, plain_environment, running, up
 from tests.harness.waiting import wait_for
-from tests.harness.wanted import missing
 
 ROOT = Path(__file__).parents[2]
-TARRY = [sys.executable, "-m", "tarry"]
-GIVEN = ("RABBITMQ_URL", "RABBITMQ_MANAGEMENT_URL", "DATABASE_URL", "BROKER")
+WALK = "## Your own queue, in ten lines"
 BODY = b"an order"
 DELAYS = (2, 4, 8)
 """Seconds: the default policy, with up to a second of jitter."""
 SLACK = 15.0
+EXHAUSTED = "exhausted: 3 of 3 retries spent"
 
 
-class Running:
-    """A process, and when it said what."""
-
-    def __init__(self, command: list[str], environment: dict[str, str], folder: Path) -> None:
-        self.process = subprocess.Popen(
-            command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        self.said: list[tuple[float, str]] = []
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.said.append((time.monotonic(), line.rstrip()))
-
-    @property
-    def text(self) -> str:
-        return "\n".join(line for _, line in self.said)
-
-    @property
-    def attempts(self) -> list[tuple[float, str]]:
-        return [(at, line) for at, line in self.said if re.match(r"attempt \d b", line)]
-
-    def end(self) -> None:
-        self.process.terminate()
-        self.process.wait(60)
-        self._listener.join(5)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+def walk() -> list[tuple[str, str]]:
+    """The code blocks of that section in order, each with its language."""
+    section = (ROOT / "README.md").read_text().partition(f"{WALK}\n")[2].partition("\n## ")[0]
+    return re.findall(r"```(\w+)\n(.*?)```", section, flags=re.DOTALL)
 
 
-@contextmanager
-def running(command: list[str], environment: dict[str, str], folder: Path) -> Iterator[Running]:
-    made = Running(command, environment, folder)
-    try:
-        yield made
-    finally:
-        made.end()
+def files() -> dict[str, str]:
+    """The Python blocks, by the file name in their first line."""
+    return {text.splitlines()[0].removeprefix("# "): text for language, text in walk() if language == "python"}
 
 
-@contextmanager
-def up(folder: Path, series: str | None) -> Iterator[dict[str, str]]:
-    """`tarry up`; yields what a person would copy from its output."""
-    plain = {name: value for name, value in os.environ.items() if name not in GIVEN}
-    chosen = ["--series", series] if series else []
-    command = [*TARRY, "up", *chosen, "--data-dir", str(folder / "up"), "--http-port", str(a_free_port())]
-    with running(command, plain, folder) as made:
-
-        def is_up() -> bool:
-            return "Ctrl-C ends it all" in made.text or made.process.poll() is not None
-
-        wait_for(is_up, deadline=90, what="tarry up to be ready")
-        if made.process.poll() is not None:
-            missing(f"`tarry up` did not start here: {made.text[-500:]}", series)
-        yield plain | dict(re.findall(r"(?m)^\s*([A-Z_]+_URL)=(\S+)$", made.text))
+def commands() -> list[str]:
+    lines = [line for language, text in walk() if language == "console" for line in text.splitlines()]
+    return [line.removeprefix("$ ") for line in lines]
 
 
-def consumers() -> dict[str, str]:
-    """The README's own text, by the queue it consumes from."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    return {re.findall(r'basic_consume\("(\w+)"', block)[0]: block for block in blocks}
-
-
-def test_there_are_two_of_about_ten_lines() -> None:
-    found = consumers()
-    assert list(found) == ["orders", "payments"]
+def test_readme_walk_has_two_consumers_of_about_ten_lines() -> None:
+    found = files()
+    assert list(found) == ["send.py", "orders.py", "payments.py"]
     for text in found.values():
         assert len([line for line in text.splitlines() if line.strip()]) <= 12
 
 
-def test_both_are_retried_on_schedule_and_end_in_review(series: str | None, open_folder: Path) -> None:
-    found = consumers()
-    with up(open_folder, series) as settings:
-        python = [sys.executable, "-u", "-c"]
-        with (
-            running([*python, found["orders"]], settings, open_folder) as orders,
-            running([*python, found["payments"]], settings, open_folder) as payments,
-            pika.BlockingConnection(pika.URLParameters(settings["RABBITMQ_URL"])) as connection,
-        ):
-            reviewed = tell_of(connection, settings, list(found))
-            for one in (orders, payments):
-                assert_on_schedule(one)
-        assert {headers["review_reason"] for _, headers in reviewed} == {"exhausted: 3 of 3 retries spent"}
-        assert [body for body, _ in reviewed] == [BODY, BODY]
-        with psycopg.connect(settings["DATABASE_URL"]) as books:
-            query = "select error_type, error_reason from retry where message_id = 'payments-1'"
-            assert books.execute(query).fetchone() == ("ValueError", "the card was declined")
+def test_readme_walk_works_as_written(series: str | None, open_folder: Path) -> None:
+    (open_folder / ".venv").symlink_to(sys.prefix)
+    first, *rest = commands()
+    assert first == "make up"
+    with up(open_folder, series) as made:
+        pasted = "\n".join(line for line in made.text.splitlines() if line.lstrip().startswith("export "))
+        for name, text in files().items():
+            (open_folder / name).write_text(text)
+        shell = Shell(pasted, open_folder, made.exports["DATABASE_URL"])
+        shown = [shell.run(command) for command in rest]
+        assert shown[-1].count(EXHAUSTED) == 2
+        assert shell.ask("select error_type, error_reason from retry where queue = 'payments'") == (
+            "ValueError",
+            "the card was declined",
+        )
 
 
-def tell_of(
-    connection: pika.BlockingConnection, settings: dict[str, str], queues: list[str]
-) -> list[tuple[bytes, dict[str, Any]]]:
-    """A message for each, and what is reviewed in the end."""
-    channel = connection.channel()
-    for queue in queues:
-        channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
-    done = subprocess.run([*TARRY, "attach", "orders"], env=settings, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    for queue in queues:
-        about = pika.BasicProperties(delivery_mode=2, message_id=f"{queue}-1")
-        channel.basic_publish("", queue, BODY, about)
-    return [take(channel, "manual-review.pending") for _ in queues]
+@dataclass
+class Shell:
+    """A shell into which the export lines were pasted."""
+
+    pasted: str
+    folder: Path
+    dsn: str
+    consumers: int = 0
+
+    def run(self, command: str) -> str:
+        """What it prints. A consumer runs until its message is in review."""
+        shell = ["sh", "-c", f"{self.pasted}\nexec {command}"]
+        environment = plain_environment() | {"PYTHONUNBUFFERED": "1"}
+        if command.endswith(("orders.py", "payments.py")):
+            self.consumers += 1
+            with running(shell, environment, self.folder) as consumer:
+                wait_for(self.is_reviewed, deadline=120, what=f"the message of {command} to be in review")
+            assert_on_schedule(consumer)
+            return consumer.text
+        done = subprocess.run(
+            shell, env=environment, cwd=self.folder, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def is_reviewed(self) -> bool:
+        return self.ask("select count(*) from retry where state = 'in_review'") == (self.consumers,)
+
+    def ask(self, question: LiteralString) -> tuple[Any, ...] | None:
+        with psycopg.connect(self.dsn) as connection:
+            return connection.execute(question).fetchone()
 
 
 def assert_on_schedule(one: Running) -> None:
@@ -140,13 +102,3 @@ def assert_on_schedule(one: Running) -> None:
     gaps = [later - sooner for (sooner, _), (later, _) in pairwise(one.attempts)]
     for gap, delay in zip(gaps, DELAYS, strict=True):
         assert delay - 0.1 <= gap < delay + SLACK, f"gaps {gaps} for delays {DELAYS}"
-
-
-def take(channel: Any, queue: str) -> tuple[bytes, dict[str, Any]]:
-    def get() -> tuple[bytes, dict[str, Any]] | None:
-        method, properties, body = channel.basic_get(queue, auto_ack=True)
-        return None if method is None else (body, properties.headers or {})
-
-    found = wait_for(get, deadline=90, what=f"a message in {queue}")
-    assert found is not None
-    return found

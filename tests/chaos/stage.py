@@ -97,7 +97,7 @@ def stage(kind: Kind, *, fillable: bool = True) -> Iterator[Stage]:
 
 
 def _single(stack: contextlib.ExitStack, kind: Kind, postgres: EmbeddedPostgres, disk: SmallDisk | None) -> Stage:
-    node = stack.enter_context(embedded.broker(None if kind == "any" else kind, given=False))
+    node = stack.enter_context(embedded.broker(None if kind == "any" else kind))
     return Stage(kind, [node], None, postgres, disk, node.amqp_url, node.management_url)
 
 

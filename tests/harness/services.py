@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import tempfile
 import threading
 from dataclasses import dataclass
@@ -18,9 +19,14 @@ from typing import Any, Protocol
 import psycopg
 
 from tarry import embedded
+from tarry.broker.address import Address
+from tarry.broker.management import Management
+from tarry.embedded.installation import in_series
 from tarry.errors import NoBrokerError, TarryError
 
 TEMPLATE = "tarry_template"
+GIVEN_URL = "TARRY_TEST_RABBITMQ_URL"
+GIVEN_MANAGEMENT_URL = "TARRY_TEST_RABBITMQ_MANAGEMENT_URL"
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,18 @@ class BrokerFacts:
 
 class MissingBrokerError(Exception):
     """No broker of the wanted series is to be had here."""
+
+
+def given_broker(series: str | None) -> BrokerFacts | None:
+    """The broker that somebody named for the tests and for nothing else; it must be of the wanted series."""
+    url = os.environ.get(GIVEN_URL)
+    if not url:
+        return None
+    address = Address.parse(url, management_url=os.environ.get(GIVEN_MANAGEMENT_URL))
+    version = str(Management(address).overview()["rabbitmq_version"])
+    if not in_series(version, series):
+        raise MissingBrokerError(f"the broker of {GIVEN_URL} has version {version}, not {series}")
+    return BrokerFacts(version, GIVEN_URL, address.url, address.management_with_login)
 
 
 class Services(Protocol):
@@ -52,10 +70,14 @@ class RunServices:
         self._dsn: str | Exception | None = None
 
     def broker(self, series: str | None) -> BrokerFacts:
+        if given := given_broker(series):
+            return given
         node = self._node(series)
         return BrokerFacts(node.version, node.source, node.amqp_url, node.management_url)
 
     def ctl(self, series: str | None, arguments: tuple[str, ...]) -> str:
+        if given_broker(series):
+            raise MissingBrokerError(f"rabbitmqctl {' '.join(arguments)}: not on the broker of {GIVEN_URL}")
         return self._node(series).ctl(*arguments)
 
     def _node(self, series: str | None) -> embedded.Broker:

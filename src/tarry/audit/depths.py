@@ -83,17 +83,32 @@ def _depth(about: Json) -> Depth:
 
 
 def fresh_counts(address: Address, queues: Collection[str]) -> dict[str, int]:
+    """How many messages these queues say that they have right now."""
+    return {queue: answer.messages for queue, answer in ask_queues(address, queues).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a queue says of itself."""
+
+    messages: int
+    """Those that are ready."""
+    consumers: int
+
+
+def ask_queues(address: Address, queues: Collection[str]) -> dict[str, Answer]:
     """What these queues say of themselves right now; those that are not there, or not for us to ask, are left out."""
-    counts: dict[str, int] = {}
+    answers: dict[str, Answer] = {}
     connection = connect(address, "audit")
     try:
         for queue in queues:
             channel = connection.channel()
             try:
-                counts[queue] = channel.queue_declare(queue, passive=True).method.message_count
+                found = channel.queue_declare(queue, passive=True).method
+                answers[queue] = Answer(found.message_count, found.consumer_count)
                 channel.close()
             except ChannelClosedByBroker:
                 continue
     finally:
         connection.close()
-    return counts
+    return answers

@@ -167,7 +167,8 @@ class Management:
                 raise distrusted(where, untrusted) from error
             raise BrokerUnreachableError(
                 f"No answer from {where}: is the management plugin on (rabbitmq-plugins enable rabbitmq_management), "
-                f"and is the address right? Set RABBITMQ_MANAGEMENT_URL if it is elsewhere. ({_short(error)})"
+                "and is the address right? If it is elsewhere, set --management-url or RABBITMQ_MANAGEMENT_URL. "
+                f"({_short(error)})"
             ) from error
 
     def _unauthorised(self, where: str, what: str) -> str:

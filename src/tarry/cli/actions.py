@@ -19,7 +19,7 @@ LONGEST = 80
 
 
 def register(app: typer.Typer) -> None:
-    app.command("actions")(with_hands(actions))
+    app.command("actions")(with_hands(actions, only_looks=True))
 
 
 async def actions(

@@ -78,7 +78,7 @@ def _recover_reviews(where: Installation, auditor: Auditor) -> int:
         return asyncio.run(
             recover_reviews(
                 auditor.report,
-                where.topology.broker_names,
+                where.names,
                 where.address,
                 lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
             )

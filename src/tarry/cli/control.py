@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
     app.command("retry-now")(with_hands(retry_now))
     app.command("pause")(with_hands(pause))
     app.command("resume")(with_hands(resume))
-    app.command("holds")(with_hands(holds))
+    app.command("holds")(with_hands(holds, only_looks=True))
     intake.command("pause")(with_hands(pause_intake))
     intake.command("resume")(with_hands(resume_intake))
     app.add_typer(intake, name="intake")

@@ -47,9 +47,13 @@ PLACE: Options = {
 Command = Callable[..., Coroutine[Any, Any, None]]
 
 
-def with_hands(command: Command) -> Callable[..., None]:
-    """Its own options and the shared ones; it is given `hands` to act with."""
-    return sharing(command, ("hands",), PLACE, lambda place, own: asyncio.run(_act(command, place, own)))
+def with_hands(command: Command, *, only_looks: bool = False) -> Callable[..., None]:
+    """Its own options and the shared ones; it is given `hands` to act with, or to look if that is all it does."""
+
+    def run(place: dict[str, Any], own: dict[str, Any]) -> None:
+        asyncio.run(_act(command, place | {"only_looks": only_looks}, own))
+
+    return sharing(command, ("hands",), PLACE, run)
 
 
 async def _act(command: Command, place: dict[str, Any], given: dict[str, Any]) -> None:
@@ -73,7 +77,7 @@ async def acting(
         yield Remote(api, token, person)
         return
     found = installation(**where)
-    async with Desk.open(found.topology, found.address, found.dsn, actor=person) as desk:
+    async with Desk.open(found.files, found.address, found.dsn, actor=person) as desk:
         yield desk
 
 

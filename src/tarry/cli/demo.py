@@ -5,18 +5,40 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
+from tarry.cli.output import export_lines
+from tarry.demo.environment import drop_addresses, drop_settings
 from tarry.demo.show import demo
-from tarry.demo.stage import stage
+from tarry.demo.stage import Stage, Wanted, stage
 
 Series = Annotated[
     str | None, typer.Option("--series", help="Insist on this RabbitMQ series, such as 3.10 or 4.3.", envvar="BROKER")
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        show_default="a private broker; RABBITMQ_URL is not read",
+        help="Use this broker, which must have no other router on it.",
+    ),
+]
+ManagementUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--management-url",
+        metavar="URL",
+        show_default="port 15672 of the host in --url, 15671 with TLS",
+        help="The management API of the broker in --url, if it is elsewhere.",
+    ),
 ]
 
 
@@ -25,33 +47,77 @@ def register(app: typer.Typer) -> None:
     app.command("up")(_up)
 
 
-def _demo(series: Series = None) -> None:
-    """Watch retries happen: private broker and Postgres, a worker that fails, and the balance at the end."""
+def _demo(series: Series = None, url: Url = None, management_url: ManagementUrl = None) -> None:
+    """Watch retries happen: private broker and Postgres, a worker that fails, and the balance at the end.
+
+    Settings of the environment are not read.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    demo(Console(highlight=False, soft_wrap=not sys.stdout.isatty()), series=series)
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    _say_unused(drop_settings(), console.print)
+    demo(console, series=series, url=url, management_url=management_url)
 
 
 def _up(
+    *,
     series: Series = None,
     data_dir: Annotated[
-        Path, typer.Option("--data-dir", help="Keep all data here, and go on with what is in it.")
+        Path, typer.Option("--data-dir", help="Keep all data and the ports here, and go on with what is in it.")
     ] = Path(".tarry/up"),
-    http_port: Annotated[int, typer.Option("--http-port", envvar="HTTP_PORT", help="Of health and metrics.")] = 8086,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            "--http-port",
+            min=0,
+            max=65535,
+            envvar="HTTP_PORT",
+            show_default="as last time, else 8086, else any that is free",
+            help="Of health, metrics and API.",
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the service's log here as well.")] = False,
+    url: Url = None,
+    management_url: ManagementUrl = None,
 ) -> None:
-    """Run the service on a private broker and Postgres until interrupted."""
+    """Run the service on a private broker and Postgres until interrupted, and print the addresses as shell lines.
+
+    RABBITMQ_URL, DATABASE_URL and the like are not read. All other settings are.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, soft_wrap=True)
-    with (
-        suppress(KeyboardInterrupt),
-        stage(series=series, data_dir=data_dir, http_port=http_port, say=console.print) as made,
-    ):
-        console.print(f"\n  RABBITMQ_URL={made.address.url}")
-        console.print(f"  RABBITMQ_MANAGEMENT_URL={made.address.management_with_login}")
-        console.print(f"  DATABASE_URL={made.dsn}")
-        console.print(f"\n  management UI  {made.address.management} (user {made.address.management_user})")
-        console.print(f"  health         {made.http_url}/readyz")
-        console.print(f"  data           {data_dir}")
-        console.print("\nNow, in another shell with these variables: tarry attach <your queue>. Ctrl-C ends it all.")
+    _say_unused(drop_addresses(keep=("RABBITMQ_CA_FILE",) if url else ()), console.print)
+    wanted = Wanted(series=series, url=url, management_url=management_url, data_dir=data_dir, http_port=http_port)
+    with suppress(KeyboardInterrupt), stage(wanted, lambda text: console.print(Text(text))) as made:
+        typer.echo("\n".join(["", *_described(made, data_dir)]))
+        _wait(made, follow=follow)
+
+
+def _say_unused(names: list[str], say: Callable[[str], None]) -> None:
+    if names:
+        say(f"Set and not used here: {', '.join(names)}.")
+
+
+def _described(made: Stage, data_dir: Path) -> list[str]:
+    """The addresses, and where things are."""
+    address = made.address
+    return [
+        *export_lines(address.url, address.management_with_login, made.dsn),
+        "",
+        f"  management UI  {address.management} (user {address.management_user})",
+        f"  health         {made.http_url}/readyz",
+        f"  data           {data_dir}",
+        f"  service's log  {made.service_log} (--follow shows it here)",
+        "",
+        "In another shell, paste the export lines; then: tarry attach <your queue>",
+        "Ctrl-C ends it all; the next start has the same data and addresses.",
+    ]
+
+
+def _wait(made: Stage, *, follow: bool) -> None:
+    """Until interrupted, or until the service ends."""
+    with made.service_log.open(errors="replace") as log:
         while True:
             made.check()
+            if follow:
+                typer.echo(log.read(), nl=False)
             time.sleep(0.5)

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 import typer
 
 from tarry import embedded
+from tarry.cli.output import export_lines
+from tarry.demo.environment import drop_addresses
 from tarry.embedded.postgresql import find_install
 from tarry.errors import EmbeddedError
 
@@ -39,6 +41,8 @@ def up(
     ] = False,
 ) -> None:
     """Run a broker and PostgreSQL until interrupted, and print their addresses."""
+    if unused := drop_addresses():
+        typer.echo(f"Set and not used here: {', '.join(unused)}.", err=True)
     for number in (signal.SIGINT, signal.SIGTERM):  # both, as a shell has its background jobs ignore the first
         signal.signal(number, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
@@ -68,11 +72,8 @@ def for_people(facts: dict[str, str | None]) -> str:
         f"RabbitMQ {facts['rabbitmq_version']} is up ({facts['rabbitmq_source']}). Ctrl-C ends it.",
         f"Management UI: http://{ui.hostname}:{ui.port}/ (user {ui.username}, password {ui.password})",
         "",
-        f"export RABBITMQ_URL={facts['rabbitmq_url']}",
-        f"export RABBITMQ_MANAGEMENT_URL={facts['management_url']}",
+        *export_lines(facts["rabbitmq_url"] or "", facts["management_url"] or "", facts["database_url"]),
     ]
-    if facts["database_url"]:
-        lines.append(f"export DATABASE_URL={facts['database_url']}")
     return "\n".join(lines)
 
 

@@ -16,10 +16,13 @@ from tarry.audit.report import Report, report
 from tarry.audit.verify import Auditor, Rules
 from tarry.broker.address import Address
 from tarry.broker.management import Management
+from tarry.cli.output import warn
 from tarry.core.durations import PATTERN, parse_duration
-from tarry.errors import SettingsError
+from tarry.core.names import Names
+from tarry.errors import SettingsError, TopologyError
 from tarry.settings import load_settings
 from tarry.topology.model import Topology
+from tarry.topology.partial import NamesOnly, whole
 
 DatabaseUrl = Annotated[
     str | None,
@@ -35,9 +38,18 @@ BrokerUrl = Annotated[
 class Installation:
     """Where everything is."""
 
-    topology: Topology
+    files: Topology | NamesOnly
     address: Address
     dsn: str
+
+    @property
+    def names(self) -> Names:
+        return self.files.broker_names
+
+    @property
+    def topology(self) -> Topology:
+        """Raises if the files hold mistakes."""
+        return whole(self.files)
 
     @contextmanager
     def books(self) -> Iterator[Report]:
@@ -47,7 +59,7 @@ class Installation:
     @contextmanager
     def auditor(self, rules: Rules) -> Iterator[Auditor]:
         with report(self.dsn) as opened:
-            yield Auditor(opened, Management(self.address), self.topology.broker_names, rules)
+            yield Auditor(opened, Management(self.address), self.names, rules)
 
 
 def installation(
@@ -56,7 +68,13 @@ def installation(
     url: str | None,
     management_url: str | None,
     ca_file: Path | None,
+    *,
+    only_looks: bool = False,
 ) -> Installation:
+    """A mistake in the files is a warning here: most commands need only the names that are in them.
+
+    Names that cannot be told are taken to be the defaults by a command that `only_looks`; all others refuse.
+    """
     settings = load_settings(
         database_url=database_url,
         topology=topology,
@@ -64,7 +82,30 @@ def installation(
         rabbitmq_management_url=management_url,
         rabbitmq_ca_file=str(ca_file) if ca_file else None,
     )
-    return Installation(settings.read_topology(), settings.address, settings.dsn)
+    files = settings.read_names()
+    if isinstance(files, NamesOnly):
+        _warn(files, only_looks=only_looks)
+    return Installation(files, settings.address, settings.dsn)
+
+
+def _warn(files: NamesOnly, *, only_looks: bool) -> None:
+    first, *more = files.error.problems
+    others = f" ({len(more)} more; `tarry topology plan` lists them)" if more else ""
+    if files.certain:
+        warn(f"{first}{others} (this command needs only the names of queues, and goes on)")
+    elif only_looks:
+        names = files.broker_names
+        warn(
+            f"{first}{others} (the names of queues cannot be read, so the default names are used: prefix "
+            f"{names.prefix}, requests {names.scheduled}, review {names.review_queue})"
+        )
+    else:
+        raise TopologyError(
+            [
+                *files.error.problems,
+                "The names of queues and exchanges cannot be read from these files, so nothing was done.",
+            ]
+        )
 
 
 def duration(text: str, option: str) -> timedelta:

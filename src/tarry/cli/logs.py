@@ -30,7 +30,7 @@ def set_up_logs(style: Literal["json", "console"], service: str) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *(as_json if style == "json" else [_for_eyes, structlog.dev.ConsoleRenderer()]),
+            *(as_json if style == "json" else [_for_eyes, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

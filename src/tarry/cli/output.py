@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -66,9 +67,24 @@ def block(text: str) -> None:
     out.print(Text(printable(text, lines=True)))
 
 
+def warn(text: str) -> None:
+    """`warning: …`, in one line: it was done all the same."""
+    err.print(Text.assemble(("warning:", "bold yellow"), " ", printable(text)))
+
+
 def note(text: str) -> None:
     """Worth knowing, not the answer."""
     err.print(Text(printable(text, lines=True), style="dim"))
+
+
+def export_lines(rabbitmq_url: str, management_url: str, database_url: str | None) -> list[str]:
+    """The addresses of an installation as lines to paste into a shell."""
+    variables = {
+        "RABBITMQ_URL": rabbitmq_url,
+        "RABBITMQ_MANAGEMENT_URL": management_url,
+        "DATABASE_URL": database_url,
+    }
+    return [f"export {name}={shlex.quote(value)}" for name, value in variables.items() if value]
 
 
 def print_json(data: Any) -> None:

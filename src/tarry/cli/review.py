@@ -57,7 +57,7 @@ def _overview(context: typer.Context) -> None:
             command_.invoke(alone)
 
 
-@command(app, "summary")
+@command(app, "summary", only_looks=True)
 async def overview(*, reviews: Reviews, as_json: AsJson = False) -> None:
     """How many there are in the queue and in the books, and the largest groups."""
     found = await reviews.summary()
@@ -71,7 +71,7 @@ async def overview(*, reviews: Reviews, as_json: AsJson = False) -> None:
         show_groups(by, some)
 
 
-@command(app, "list")
+@command(app, "list", only_looks=True)
 async def list_(
     *,
     reviews: Reviews,
@@ -92,7 +92,7 @@ async def list_(
     show_summary(total, QUEUE)
 
 
-@command(app, "groups")
+@command(app, "groups", only_looks=True)
 async def groups(
     *,
     reviews: Reviews,
@@ -111,7 +111,7 @@ async def groups(
         line("nothing in review fits")
 
 
-@command(app, "show")
+@command(app, "show", only_looks=True)
 async def show(
     *,
     reviews: Reviews,

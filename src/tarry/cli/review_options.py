@@ -46,22 +46,22 @@ _FILTER: Options = {
 }
 
 
-def command(app: typer.Typer, name: str) -> Callable[[Async], Async]:
+def command(app: typer.Typer, name: str, *, only_looks: bool = False) -> Callable[[Async], Async]:
     """Registers a command; one that asks for `chosen` gets the filter's options too."""
 
     def register(function: Async) -> Async:
-        app.command(name)(as_command(function))
+        app.command(name)(as_command(function, only_looks=only_looks))
         return function
 
     return register
 
 
-def as_command(function: Async) -> Callable[..., None]:
+def as_command(function: Async, *, only_looks: bool = False) -> Callable[..., None]:
     """A function that typer can read, and that runs this one with its reviews."""
     filtered = "chosen" in inspect.signature(function).parameters
 
     def run(shared: dict[str, Any], own: dict[str, Any]) -> None:
-        place = {one: shared.pop(one) for one in PLACE}
+        place = {one: shared.pop(one) for one in PLACE} | {"only_looks": only_looks}
         chosen = {"chosen": _filter(**shared)} if filtered else {}
         asyncio.run(_with_reviews(function, place, own | chosen))
 

@@ -35,7 +35,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """What waits in which tier, what is due next, what is in review, what is overdue."""
-    where = installation(database_url, topology, url, management_url, ca_file)
+    where = installation(database_url, topology, url, management_url, ca_file, only_looks=True)
     troubles: list[TarryError] = []
     depths = _depths(where, troubles)
     with ExitStack() as stack:
@@ -57,7 +57,7 @@ def status(
 
 def _depths(where: Installation, troubles: list[TarryError]) -> Depths | None:
     try:
-        return read_depths(Management(where.address), where.topology.broker_names)
+        return read_depths(Management(where.address), where.names)
     except BrokerError as error:
         troubles.append(error)
         return None
@@ -75,7 +75,7 @@ def _books(where: Installation, stack: ExitStack, troubles: list[TarryError]) ->
 
 def _queues(where: Installation, depths: Depths | None) -> dict[str, int]:
     """The queues that somebody reads: a backlog there is somebody's business."""
-    names = where.topology.broker_names
+    names = where.names
     read = (names.scheduled, names.audit, names.review_queue, names.unroutable, names.cancelled)
     return {name: depths[name].messages for name in read} if depths else {}
 

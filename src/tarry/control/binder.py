@@ -15,7 +15,8 @@ from tarry.broker.link import Link, say
 from tarry.errors import BrokerError, BrokerUnreachableError, MissingOnBrokerError
 from tarry.topology.model import Topology
 from tarry.topology.objects import Queue
-from tarry.topology.rights import router_rights
+from tarry.topology.partial import NamesOnly
+from tarry.topology.rights import known_router_rights
 
 Ask = Callable[[Channel, Callable[[Any], None]], object]
 
@@ -23,8 +24,8 @@ Ask = Callable[[Channel, Callable[[Any], None]], object]
 class Binder:
     """The broker answers in order and closes the channel at the first mistake, so each question has it for itself."""
 
-    def __init__(self, topology: Topology, address: Address) -> None:
-        self.topology = topology
+    def __init__(self, files: Topology | NamesOnly, address: Address) -> None:
+        self.files = files
         self._address = address
         self._link: Link | None = None
         self._lock = asyncio.Lock()
@@ -89,7 +90,7 @@ class Binder:
             raise
 
     def _refused(self, closed: ChannelClosedByBroker) -> BrokerError:
-        error = refusal(self._address, closed.reply_code, closed.reply_text, router_rights(self.topology))
+        error = refusal(self._address, closed.reply_code, closed.reply_text, known_router_rights(self.files))
         return MissingOnBrokerError(str(error)) if closed.reply_code == NOT_FOUND else error
 
     async def _ready(self) -> Link:

@@ -20,13 +20,14 @@ from tarry.control.words import Words
 from tarry.core.names import Names
 from tarry.errors import BrokerUnreachableError
 from tarry.topology.model import Topology
+from tarry.topology.partial import NamesOnly, whole
 
 
 @dataclass(slots=True)
 class Desk:
     """Where the books, the publisher and the bindings are."""
 
-    topology: Topology
+    files: Topology | NamesOnly
     address: Address
     books: Books
     binder: Binder
@@ -43,10 +44,10 @@ class Desk:
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, topology: Topology, address: Address, dsn: str, *, actor: str, limits: Limits | None = None
+        cls, files: Topology | NamesOnly, address: Address, dsn: str, *, actor: str, limits: Limits | None = None
     ) -> AsyncIterator[Desk]:
         """Open for as long as the block lasts."""
-        desk = cls(topology, address, Books(dsn, actor), Binder(topology, address), actor, limits or Limits())
+        desk = cls(files, address, Books(dsn, actor), Binder(files, address), actor, limits or Limits())
         await desk.books.open()
         try:
             yield desk
@@ -55,12 +56,17 @@ class Desk:
 
     def use(self, topology: Topology) -> None:
         """Act by these files from now on."""
-        self.topology = topology
-        self.binder.topology = topology
+        self.files = topology
+        self.binder.files = topology
+
+    @property
+    def topology(self) -> Topology:
+        """Raises if the files hold mistakes: what needs only the names asks for `names`."""
+        return whole(self.files)
 
     @property
     def names(self) -> Names:
-        return self.topology.broker_names
+        return self.files.broker_names
 
     async def publish(self, messages: Sequence[Message]) -> list[Outcome]:
         """All of them, mandatory and confirmed; UNKNOWN for those that the connection did not survive."""

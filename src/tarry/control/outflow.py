@@ -14,7 +14,7 @@ from tarry.broker.declare import refusal
 from tarry.contract.request import Delivery
 from tarry.control.desk import Desk
 from tarry.errors import BrokerUnreachableError
-from tarry.topology.rights import router_rights
+from tarry.topology.rights import known_router_rights
 
 AT_ONCE = 0.02
 """Seconds' worth of messages that go together: a rate is kept evenly, not in bursts."""
@@ -46,7 +46,8 @@ class Outflow:
         try:
             consumer = await Consumer.open(desk.address, queue, "release", batch=prefetch, prefetch=prefetch)
         except ChannelClosedByBroker as closed:
-            raise refusal(desk.address, closed.reply_code, closed.reply_text, router_rights(desk.topology)) from closed
+            needed = known_router_rights(desk.files)
+            raise refusal(desk.address, closed.reply_code, closed.reply_text, needed) from closed
         outflow = cls(consumer)
         try:
             yield outflow

@@ -12,10 +12,11 @@ from tarry.attach.perform import Request, attach
 from tarry.audit.report import Report, report
 from tarry.broker.declare import channel
 from tarry.demo.scene import Scene, look
-from tarry.demo.stage import Stage, stage
+from tarry.demo.stage import Stage, Wanted, stage
 from tarry.demo.view import line, screen, summary
 from tarry.demo.workload import QUEUE, Workload, declare_queue, expected_done, expected_in_review
 from tarry.errors import TarryError
+from tarry.topology.load import shipped
 
 LONGEST = 100.0
 """Seconds the workload may take; it needs about 25."""
@@ -28,9 +29,12 @@ class DemoError(TarryError):
     """The demo did not come out as it must."""
 
 
-def demo(console: Console, *, series: str | None = None) -> None:
-    """Raises if a message is lost or something is left open."""
-    with stage(series=series, data_dir=None, http_port=None, say=lambda text: console.print(text, style="dim")) as made:
+def demo(
+    console: Console, *, series: str | None = None, url: str | None = None, management_url: str | None = None
+) -> None:
+    """Raises if a message is lost or something is left open. Runs the shipped policies, whose delays suit it."""
+    wanted = Wanted(series=series, url=url, management_url=management_url, topology=shipped())
+    with stage(wanted, lambda text: console.print(text, style="dim")) as made:
         declare_queue(made.address)
         attach(made.topology, made.address, Request((QUEUE,)))
         console.print(f"{QUEUE} is attached: what its worker rejects is retried.", style="dim")
@@ -41,6 +45,8 @@ def demo(console: Console, *, series: str | None = None) -> None:
             balance = books.balance()
             summary(console, balance, books.drift(), work.tally)
         console.print(f"  ran on {made.broker}; management UI was {made.address.management}")
+        if url is not None:
+            console.print(f"  {QUEUE}, tarry's queues and what is in review stay on that broker", style="dim")
         console.print("  keep one running with: make up", style="dim")
         if balance.lost:
             raise DemoError(f"{balance.lost} retries are unaccounted for: this is a bug, please report it.")

@@ -13,22 +13,42 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tarry import embedded
 from tarry.audit.migrate import migrate
 from tarry.broker.address import Address
-from tarry.embedded import ports
+from tarry.demo import kept_ports
+from tarry.demo.given import GivenBroker, given_broker
+from tarry.embedded import ports as free_ports
 from tarry.embedded.folders import tail
 from tarry.embedded.guarded import Guarded, Service
 from tarry.errors import StartupError
-from tarry.settings import Settings, load_settings
+from tarry.settings import Settings, load_settings, read_settings
+from tarry.settings.sources import DEFAULT
 from tarry.topology.apply import apply
 from tarry.topology.model import Topology
 
 Say = Callable[[str], None]
 
 DATABASE = "tarry"
+LOOPBACK = "127.0.0.1"
 READY_WITHIN = 40.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to set up. `data_dir=None`: all data is thrown away at the end."""
+
+    series: str | None = None
+    url: str | None = None
+    """A broker that runs already, instead of a private one."""
+    management_url: str | None = None
+    data_dir: Path | None = None
+    http_port: int | None = None
+    """None: the same as last time, else 8086, else any that is free."""
+    topology: Path | None = None
+    """None: as the settings say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +56,10 @@ class Stage:
     """A running installation, and where its parts are."""
 
     address: Address
-    management_url: str
     dsn: str
     http_url: str
     topology: Topology
     broker: str
-    settings: Settings
     service: Guarded
     service_log: Path
 
@@ -52,61 +70,88 @@ class Stage:
 
 
 @contextmanager
-def stage(*, series: str | None, data_dir: Path | None, http_port: int | None, say: Say) -> Iterator[Stage]:
+def stage(wanted: Wanted, say: Say) -> Iterator[Stage]:
     """Set everything up, one announced step after the other; all of it ends with the block, or with this process."""
+    topology = load_settings(topology=wanted.topology).read_topology()
+    given = _given(wanted, topology) if wanted.url else None
     with ExitStack() as stack:
-        postgres = stack.enter_context(embedded.postgres(data_dir and data_dir / "postgres"))
+        postgres = stack.enter_context(embedded.postgres(wanted.data_dir and wanted.data_dir / "postgres"))
         postgres.ensure_database(DATABASE)
         migrate(postgres.dsn(DATABASE))
         say("Postgres is up, the audit's tables are there.")
-        rabbit = stack.enter_context(embedded.broker(series, data_dir and data_dir / "rabbitmq", announce=say))
-        settings = _settings(rabbit.amqp_url, rabbit.management_url, postgres.dsn(DATABASE), http_port)
-        topology = settings.read_topology()
+        private = wanted.data_dir and wanted.data_dir / "rabbitmq"
+        rabbit = given or stack.enter_context(embedded.broker(wanted.series, private, announce=say))
+        ports = kept_ports.read(wanted.data_dir)
+        settings, origins = read_settings(
+            rabbitmq_url=rabbit.amqp_url,
+            rabbitmq_management_url=rabbit.management_url,
+            database_url=postgres.dsn(DATABASE),
+            topology=wanted.topology,
+            http_host=LOOPBACK,
+            http_port=wanted.http_port or free_ports.again([ports.get("HTTP")])[0],
+        )
         applied = apply(topology, settings.address)
         say(f"RabbitMQ {rabbit.version} is up; {applied.declared} parts of the topology declared.")
-        folder = Path(tempfile.mkdtemp(prefix="tarry-service-"))
-        service = Guarded(throwaway=[folder])
+        folder = wanted.data_dir or Path(tempfile.mkdtemp(prefix="tarry-service-"))
+        service = Guarded(throwaway=[] if wanted.data_dir else [folder])
         stack.callback(service.close)
-        log = folder / "service.log"
         made = Stage(
             address=settings.address,
-            management_url=rabbit.management_url,
-            dsn=postgres.dsn(DATABASE),
-            http_url=f"http://127.0.0.1:{settings.http_port}",
+            dsn=settings.dsn,
+            http_url=f"http://{LOOPBACK}:{settings.http_port}",
             topology=topology,
             broker=f"RabbitMQ {rabbit.version} ({rabbit.source})",
-            settings=settings,
             service=service,
-            service_log=log,
+            service_log=_new_log(folder),
         )
-        service.start(_service(settings, log))
+        style = "console" if origins["log_format"] == DEFAULT else settings.log_format
+        service.start(_service(settings, style, made.service_log))
         _wait_until_ready(made)
         say(f"The service is ready: {made.http_url}/readyz and /metrics.")
+        for change in kept_ports.keep(wanted.data_dir, ports, _ports(made, wanted)):
+            say(change)
         yield made
 
 
-def _settings(amqp_url: str, management_url: str, dsn: str, http_port: int | None) -> Settings:
-    return load_settings(
-        rabbitmq_url=amqp_url,
-        rabbitmq_management_url=management_url,
-        database_url=dsn,
-        http_port=http_port or ports.free(1)[0],
-    )
+def _given(wanted: Wanted, topology: Topology) -> GivenBroker:
+    settings = load_settings(rabbitmq_url=wanted.url, rabbitmq_management_url=wanted.management_url)
+    new = wanted.data_dir is None or not (wanted.data_dir / "postgres").exists()
+    return given_broker(settings.address, topology.broker_names, series=wanted.series, new_database=new)
 
 
-def _service(settings: Settings, log: Path) -> Service:
+def _ports(made: Stage, wanted: Wanted) -> dict[str, int]:
+    """Those that this process chose."""
+    ports = {"Postgres": urlsplit(made.dsn).port}
+    if wanted.url is None:
+        ports |= {"AMQP": made.address.port, "management": urlsplit(made.address.management).port}
+    if wanted.http_port is None:
+        ports |= {"HTTP": urlsplit(made.http_url).port}
+    return {name: port for name, port in ports.items() if port is not None}
+
+
+def _new_log(folder: Path) -> Path:
+    """The log of the start before is kept beside it."""
+    log = folder / "service.log"
+    if log.exists():
+        log.replace(folder / "service.log.1")
+    return log
+
+
+def _service(settings: Settings, log_format: str, log: Path) -> Service:
     ours = {
-        "RABBITMQ_URL": settings.rabbitmq_url.get_secret_value(),
+        "RABBITMQ_URL": settings.address.url,
         "RABBITMQ_MANAGEMENT_URL": settings.address.management_with_login,
         "DATABASE_URL": settings.dsn,
+        "HTTP_HOST": settings.http_host,
         "HTTP_PORT": str(settings.http_port),
         "TARRY_TOPOLOGY": str(settings.topology_folder.absolute()),
+        "TARRY_LOG": log_format,
     }
     return Service(
         argv=[sys.executable, "-m", "tarry", "serve"],
         env=dict(os.environ) | ours,
         cwd=str(Path.cwd()),
-        log=str(log),
+        log=str(log.absolute()),
         grace=12,
     )
 

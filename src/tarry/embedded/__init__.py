@@ -3,8 +3,8 @@
     with embedded.broker() as rabbit, embedded.postgres() as pg:
         print(rabbit.amqp_url, rabbit.management_url, pg.dsn())
 
-Nothing is left running afterwards, not even when this process is killed; data is thrown away unless `data_dir` says
-where to keep it.
+They are always private: `RABBITMQ_URL` and `DATABASE_URL` are not read. Nothing is left running afterwards, not even
+when this process is killed; data is thrown away unless `data_dir` says where to keep it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from tarry.embedded.brokers import Broker, EmbeddedBroker
 from tarry.embedded.clusters import EmbeddedCluster
 from tarry.embedded.docker import Docker
-from tarry.embedded.given import Given
 from tarry.embedded.machine import CachedRoot, DistributionPackage, InstalledSupply, OnThisMachine
 from tarry.embedded.postgresql import EmbeddedPostgres
 from tarry.embedded.sources import Source, Supply, choose
@@ -45,18 +44,18 @@ def print_to_stderr(message: str) -> None:
     print(message, file=sys.stderr, flush=True)  # noqa: T201  what a person at a terminal wants to know
 
 
-def ways(*, given: bool = True) -> list[Source[Supply]]:
+def ways() -> list[Source[Supply]]:
     """Every way to get a broker, in the order in which they are tried."""
-    return [*([Given()] if given else []), Docker(), *local_ways()]
+    return [Docker(), *local_ways()]
 
 
 def local_ways() -> list[Source[InstalledSupply]]:
     return [OnThisMachine(), DistributionPackage(), CachedRoot()]
 
 
-def obtain(series: str | None = None, *, given: bool = True, announce: Announce = print_to_stderr) -> Supply:
+def obtain(series: str | None = None, *, announce: Announce = print_to_stderr) -> Supply:
     """Get hold of RabbitMQ, of that series ("3.10", "4.3") or any. May install it; starts nothing."""
-    return choose(ways(given=given), series, announce)
+    return choose(ways(), series, announce)
 
 
 @contextlib.contextmanager
@@ -65,11 +64,10 @@ def broker(
     data_dir: Path | str | None = None,
     extra_config: Sequence[str] = (),
     *,
-    given: bool = True,
     announce: Announce = print_to_stderr,
 ) -> Iterator[Broker]:
-    """A running broker. `extra_config` are lines for rabbitmq.conf; `given=False` ignores RABBITMQ_URL."""
-    supply = obtain(series, given=given, announce=announce)
+    """A running broker. `extra_config` are lines for rabbitmq.conf."""
+    supply = obtain(series, announce=announce)
     node = supply.broker(data_dir=data_dir, extra_config=extra_config)
     with contextlib.closing(node):
         node.start()

@@ -41,7 +41,8 @@ class DockerBroker:
         self.source = f"Docker image {image}"
         self.version = ""
         self._engine, self._image = engine, image
-        self._amqp, self._management = ports.free(2)
+        kept = None if data_dir is None else Path(data_dir).with_name(f"{Path(data_dir).name}-ports.json")
+        self._amqp, self._management = ports.again(ports.read(kept, 2)) if kept else ports.free(2)
         self._container: Container | None = None
         self._settings = tempfile.TemporaryDirectory(prefix="tarry-rabbitmq-")
         settings = Path(self._settings.name) / "90-tarry.conf"
@@ -51,6 +52,8 @@ class DockerBroker:
         if data_dir is not None:
             Path(data_dir).mkdir(parents=True, exist_ok=True)
             self._files["/var/lib/rabbitmq"] = Path(data_dir).absolute()
+        if kept is not None:  # beside the data, which comes to belong to the container's own user
+            ports.write(kept, [self._amqp, self._management])
 
     def start(self) -> None:
         if self._container is None:

@@ -92,7 +92,7 @@ def inside_root(
     of what is ours: enough to run a broker, not enough to install one.
     """
     if sys.platform != "linux":
-        raise EmbeddedError("A cached Debian root only runs on Linux. Use Docker here, or a RABBITMQ_URL.")
+        raise EmbeddedError("A cached Debian root only runs on Linux. Use Docker here.")
     script = (
         'root=$1; shift; for folder in /proc /dev /sys; do mount --rbind "$folder" "$root$folder"; done; '
         'while [ "$1" != -- ]; do mkdir -p "$root$1"; mount --rbind "$1" "$root$1"; shift; done; shift; '

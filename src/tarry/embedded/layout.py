@@ -35,9 +35,9 @@ class Identity:
     def choose_ports(self) -> None:
         self.amqp, self.management, self.distribution = ports.free(3)
 
-    @property
-    def ports_are_free(self) -> bool:
-        return all(map(ports.is_free, (self.amqp, self.management, self.distribution)))
+    def replace_taken_ports(self) -> None:
+        """Those that are free stay what they were."""
+        self.amqp, self.management, self.distribution = ports.again([self.amqp, self.management, self.distribution])
 
 
 @dataclass(frozen=True)

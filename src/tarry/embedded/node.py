@@ -51,8 +51,8 @@ class Node:
 
     def start(self) -> None:
         """The ports of a first start are changed when somebody else has taken them; later ones stay what they were."""
-        if not self._settled and not self.identity.ports_are_free:
-            self.identity.choose_ports()
+        if not self._settled:
+            self.identity.replace_taken_ports()
         for attempt in range(PORT_ATTEMPTS):
             self._launch()
             if self._wait_until_ready():

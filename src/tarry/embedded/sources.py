@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 Announce = Callable[[str], None]
 
 WAYS_OUT = """Any one of these helps:
-  - set RABBITMQ_URL (and RABBITMQ_MANAGEMENT_URL) to a broker that runs already
   - start Docker, and `pip install 'tarry[embedded]'`
   - install RabbitMQ: `apt-get install rabbitmq-server`, `dnf install rabbitmq-server` or `brew install rabbitmq`
-  - run as root once, or allow `sudo -n`, so that tarry can install it: `tarry embedded install`"""
+  - run as root once, or allow `sudo -n`, so that tarry can install it: `tarry embedded install`
+  - use a broker that runs already: `tarry up --url amqp://user:password@host:5672/vhost`"""
 
 
 class Supply(Protocol):

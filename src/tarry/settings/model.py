@@ -11,12 +11,13 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tarry.broker.address import Address
-from tarry.errors import SettingsError
+from tarry.errors import SettingsError, TopologyError
 from tarry.settings.spans import Span
 from tarry.settings.tokens import Token, parse_tokens
 from tarry.topology.load import load, shipped
-from tarry.topology.model import Topology
+from tarry.topology.model import NamesSection, Topology
 from tarry.topology.overrides import Overrides
+from tarry.topology.partial import NamesOnly, load_names
 
 
 class Settings(BaseSettings):
@@ -146,14 +147,26 @@ class Settings(BaseSettings):
 
     def read_topology(self) -> Topology:
         """The topology files, with what the environment overrides."""
-        overrides = Overrides(
+        return self._overrides.apply(load(self.topology_folder))
+
+    def read_names(self) -> Topology | NamesOnly:
+        """The same, or the names alone where the files hold mistakes."""
+        try:
+            return self.read_topology()
+        except TopologyError as error:
+            found = load_names(self.topology_folder)
+            names = self._overrides.names(found or NamesSection())
+            return NamesOnly(names.broker_names, error, certain=found is not None)
+
+    @property
+    def _overrides(self) -> Overrides:
+        return Overrides(
             scheduled=self.retry_queue,
             review=self.manual_review_queue,
             max_retries=self.default_max_retries,
             base_ms=self.base_delay_ms,
             cap_ms=self.max_delay_ms,
         )
-        return overrides.apply(load(self.topology_folder))
 
     @property
     def topology_folder(self) -> Path:

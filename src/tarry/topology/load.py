@@ -24,6 +24,17 @@ def shipped() -> Path:
     return inside if inside.is_dir() else Path(__file__).parents[3] / "topology"
 
 
+def main_file(folder: Path) -> Path:
+    """Raises if there is none."""
+    main = folder / MAIN_FILE
+    if not _is_there(main):
+        raise TopologyError(
+            f"{main}: no such file. Point --topology (or TARRY_TOPOLOGY) at a folder with a {MAIN_FILE}; "
+            f"the shipped one is {shipped()}."
+        )
+    return main
+
+
 def load(folder: Path) -> Topology:
     """The whole topology in `folder`, or one TopologyError that lists all that is wrong with it."""
     sources = _Sources(folder)
@@ -48,12 +59,7 @@ class _Sources:
         self.data: dict[str, Any] = self._read_all()
 
     def _read_all(self) -> dict[str, Any]:
-        main = self._folder / MAIN_FILE
-        if not _is_there(main):
-            raise TopologyError(
-                f"{main}: no such file. Point --topology (or TARRY_TOPOLOGY) at a folder with a {MAIN_FILE}; "
-                f"the shipped one is {shipped()}."
-            )
+        main = main_file(self._folder)
         problems: list[str] = []
         data = _read(main, problems)
         policies = [(main, policy) for policy in _policies_in(data, main, problems)]

@@ -45,9 +45,13 @@ class NamesSection(Model):
         description="The queue in which a person decides about what retries did not mend.",
     )
 
+    @property
+    def broker_names(self) -> Names:
+        return Names(self.prefix, self.scheduled, self.review)
+
     @model_validator(mode="after")
     def _distinct(self) -> Self:
-        names = Names(self.prefix, self.scheduled, self.review)
+        names = self.broker_names
         taken = {names.audit, names.cancelled, names.unroutable, names.relay}
         stems = tuple(f"{self.prefix}{kind}." for kind in ("delay", "ladder", "relay", "held"))
         wrong = [
@@ -116,7 +120,7 @@ class Topology(Model):
 
     @property
     def broker_names(self) -> Names:
-        return Names(self.names.prefix, self.names.scheduled, self.names.review)
+        return self.names.broker_names
 
     @property
     def rules(self) -> Rulebook:

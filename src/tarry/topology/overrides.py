@@ -25,7 +25,7 @@ class Overrides:
 
     def apply(self, topology: Topology) -> Topology:
         """The topology as this environment wants it; every command must see the same."""
-        names = self._names(topology.names)
+        names = self.names(topology.names)
         if (self.max_retries, self.base_ms, self.cap_ms) == (None, None, None):
             return topology.model_copy(update={"names": names})
         if not any(policy.name == DEFAULT_POLICY for policy in topology.policies):
@@ -38,7 +38,8 @@ class Overrides:
         )
         return topology.model_copy(update={"names": names, "policies": policies})
 
-    def _names(self, names: NamesSection) -> NamesSection:
+    def names(self, names: NamesSection) -> NamesSection:
+        """Those of the files, as this environment wants them."""
         wanted = {"scheduled": self.scheduled, "review": self.review}
         given = {key: value for key, value in wanted.items() if value is not None}
         try:

@@ -11,6 +11,7 @@ import re
 
 from tarry.broker.declare import Rights
 from tarry.topology.model import Topology
+from tarry.topology.partial import NamesOnly
 
 NOTHING = "^$"
 
@@ -38,6 +39,11 @@ def router_rights(topology: Topology) -> Rights:
         write=_any_of([*map(re.escape, dict.fromkeys([*exchanges, *bound])), held, *_destinations(topology)]),
         read=_any_of([*map(re.escape, dict.fromkeys([*consumed, *sources])), held]),
     )
+
+
+def known_router_rights(files: Topology | NamesOnly) -> Rights | None:
+    """None where the files do not tell the destinations."""
+    return None if isinstance(files, NamesOnly) else router_rights(files)
 
 
 def _ours(topology: Topology) -> list[str]:

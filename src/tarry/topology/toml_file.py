@@ -24,10 +24,19 @@ class BadFileError(ValueError):
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of the file, or a BadFileError."""
+    return parse_toml(read_text(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of the file, or a BadFileError."""
     try:
-        text = _text(path)
+        return _text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise BadFileError(f"cannot be read: {_short(error)}") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """What the text says, or a BadFileError."""
     if found := _TOO_MANY_PARTS.search(text):
         line = text.count("\n", 0, found.start()) + 1
         raise BadFileError(f"line {line}: more than {MOST_PARTS} words with dots between them")

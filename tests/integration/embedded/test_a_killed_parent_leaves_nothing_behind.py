@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PARENT = """
 import json, sys
 from tarry import embedded
-with embedded.broker(json.loads(sys.argv[1]), given=False) as rabbit, embedded.postgres(durable=False) as pg:
+with embedded.broker(json.loads(sys.argv[1])) as rabbit, embedded.postgres(durable=False) as pg:
     print(json.dumps([rabbit.pid, str(rabbit.data_dir), pg.pid, str(pg.data_dir)]), flush=True)
     sys.stdin.read()
 """

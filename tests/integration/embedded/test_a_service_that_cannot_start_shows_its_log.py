@@ -30,8 +30,8 @@ def test_postgres_with_a_broken_setting() -> None:
 def test_postgres_whose_port_is_taken_moves_on(monkeypatch: pytest.MonkeyPatch) -> None:
     [taken] = ports.free(1)
     [other] = ports.free(1)
-    answers = iter([[taken], [other]])
-    monkeypatch.setattr(ports, "free", lambda _: next(answers))
+    monkeypatch.setattr(ports, "again", lambda _: [taken])
+    monkeypatch.setattr(ports, "free", lambda _: [other])
     with (
         socket.create_server(("127.0.0.1", taken)),
         embedded.postgres(durable=False) as server,

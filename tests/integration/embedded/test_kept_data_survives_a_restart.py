@@ -32,7 +32,7 @@ def take(url: str) -> bytes | None:
 
 def test_a_broker_keeps_its_messages_its_name_and_its_ports(series: str | None, tmp_path: Path) -> None:
     try:
-        supply = embedded.obtain(series, given=False)
+        supply = embedded.obtain(series)
     except NoBrokerError as problem:
         missing(str(problem), series)
     with contextlib.closing(supply.broker(data_dir=tmp_path / "rabbit")) as first:
@@ -52,6 +52,7 @@ def test_postgres_keeps_what_it_committed(open_folder: Path) -> None:
     with embedded.postgres(open_folder) as first, psycopg.connect(first.dsn(), autocommit=True) as connection:
         connection.execute("CREATE TABLE kept AS SELECT 1 AS turn")
     with embedded.postgres(open_folder) as second:
+        assert second.dsn() == first.dsn()
         second.ensure_database("more")
         second.ensure_database("more")
         with psycopg.connect(second.dsn("more")) as connection:

@@ -28,7 +28,7 @@ UP = [sys.executable, "-c", "from tarry.cli.embedded import app; app()", "up", "
 
 def test_up_runs_until_interrupted_and_ends_in_order(broker: SharedBroker) -> None:
     series = ".".join(broker.version.split(".")[:2])
-    environment = {name: value for name, value in os.environ.items() if name != "RABBITMQ_URL"}
+    environment = os.environ | {"RABBITMQ_URL": broker.amqp_url, "PGSSLMODE": "require"}
     with subprocess.Popen([*UP, "--series", series], stdout=subprocess.PIPE, text=True, env=environment) as command:
         assert command.stdout is not None
         ready = json.loads(command.stdout.readline())
@@ -36,6 +36,7 @@ def test_up_runs_until_interrupted_and_ends_in_order(broker: SharedBroker) -> No
         pika.BlockingConnection(pika.URLParameters(ready["rabbitmq_url"])).close()
         psycopg.connect(ready["database_url"]).close()
         assert ready["rabbitmq_version"] == broker.version
+        assert ready["rabbitmq_url"] != broker.amqp_url
         command.send_signal(signal.SIGINT)
         assert command.wait(60) == 0
     wait_for(lambda: not any(map(alive, pids)), what=f"all of {pids} to end")

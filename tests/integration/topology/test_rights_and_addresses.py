@@ -168,9 +168,7 @@ def test_a_node_that_boots_with_the_definitions_verifies_over_tls(series: str | 
     make_certificate(data)
     amqps, https = ports.free(2)
 
-    with closing(
-        embedded.obtain(series, given=False).broker(data_dir=data, extra_config=tls(data, amqps, https))
-    ) as node:
+    with closing(embedded.obtain(series).broker(data_dir=data, extra_config=tls(data, amqps, https))) as node:
         node.start()
         address = Address.parse(
             f"amqps://guest:guest@localhost:{amqps}/",

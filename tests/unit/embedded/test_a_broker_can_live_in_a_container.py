@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -85,6 +86,17 @@ def test_it_has_a_whole_life(fake_engine: FakeEngine, tmp_path: Path) -> None:
     assert broker.log_tail(7) == "the last 7 lines"
     broker.close()
     assert fake_engine.container.did == ["kill", "start", "pause", "unpause", "stop", "start", "remove True True"]
+
+
+def test_docker_broker_with_kept_data_has_the_same_ports_again(fake_engine: FakeEngine, tmp_path: Path) -> None:
+    supply = Docker(fake_engine).take("4.3", print)
+    with (
+        closing(supply.broker(data_dir=tmp_path / "data")) as first,
+        closing(supply.broker(data_dir=tmp_path / "data")) as second,
+        closing(supply.broker()) as other,
+    ):
+        assert (second.amqp_url, second.management_url) == (first.amqp_url, first.management_url)
+        assert other.amqp_url != first.amqp_url
 
 
 def test_one_that_never_answers_shows_its_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,10 +66,11 @@ def test_taken_in_the_very_moment_of_its_first_start(
 
 def test_taken_since_its_last_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = make_node(tmp_path, monkeypatch)
-    before = fresh.identity.management
+    before, amqp = fresh.identity.management, fresh.identity.amqp
     with socket.create_server(("127.0.0.1", before)):
         fresh.start()
     assert fresh.identity.management != before
+    assert fresh.identity.amqp == amqp
 
 
 def test_but_not_once_its_address_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

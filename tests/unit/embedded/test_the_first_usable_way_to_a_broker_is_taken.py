@@ -41,18 +41,14 @@ class StubSource:
         return StubSupply(series or "any", self.name)
 
 
-def test_the_order_is_given_docker_machine_package_root() -> None:
+def test_ways_are_docker_machine_package_root_and_no_exported_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RABBITMQ_URL", "amqp://guest:guest@127.0.0.1:5672/")
     assert [way.name for way in embedded.ways()] == [
-        "RABBITMQ_URL",
         "Docker",
         "rabbitmq-server on this machine",
         "the distribution's package",
         "a cached Debian root",
     ]
-
-
-def test_a_private_broker_is_never_the_given_one() -> None:
-    assert "RABBITMQ_URL" not in [way.name for way in embedded.ways(given=False)]
 
 
 def test_the_first_usable_source_is_taken_and_says_so() -> None:
@@ -78,5 +74,5 @@ def test_without_any_source_the_error_says_what_was_tried_and_what_helps() -> No
     message = str(caught.value)
     assert message.startswith("There is no way to get RabbitMQ 9.9 here.")
     assert "  a: not here\n  b: disk full\n" in message
-    for way_out in ("RABBITMQ_URL", "Docker", "apt-get install rabbitmq-server", "tarry embedded install"):
+    for way_out in ("Docker", "apt-get install rabbitmq-server", "tarry embedded install", "tarry up --url"):
         assert way_out in message

@@ -16,6 +16,7 @@ from tarry.control.review.job import Job, Order, Problem
 from tarry.control.review.resend import Manner
 from tarry.core.ladder import itinerary
 from tarry.errors import ConflictError, NotFoundError, SettingsError, WrongStateError
+from tarry.topology.partial import whole
 
 SLOWEST = 0.01
 """A message is in hand while its moment is waited for, and the broker takes it back after half an hour."""
@@ -63,6 +64,8 @@ def _check(desk: Desk, order: Order) -> None:
         raise SettingsError("A discard needs a reason, which stays in the history: --reason '…'.")
     if order.chosen.is_empty:
         raise SettingsError("Say which: ids, or a filter such as --queue or --fingerprint; --queue '*' means all.")
+    if order.kind == "discard":
+        return
     checked(order.manner.edits)
     itinerary(desk.topology.rules.ladder, order.manner.delay_ms, desk.topology.rules.tiers)
     if order.manner.to is not None:
@@ -116,6 +119,8 @@ async def stop(desk: Desk, job_id: str, *, actor: str) -> Job:
 async def go_on(desk: Desk, job_id: str, *, actor: str, resend_doubtful: bool = False, here: bool = False) -> Job:
     """With `resend_doubtful`, what is in doubt is taken for not sent: only a person can know that."""
     job = await get(desk, job_id)
+    if here and job.kind == "redrive":
+        whole(desk.files)  # raises before anything is written: policies are needed here
     if resend_doubtful:
         await desk.books.rows("review_resend_doubtful", job=job.id, actor=actor)
     else:
