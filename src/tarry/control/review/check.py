@@ -23,7 +23,7 @@ FRESH = timedelta(seconds=5)
 """What went to review so lately may not have been in the queue yet when the look began."""
 
 KINDS = {
-    "no id": "without an id: the broker or somebody put it there, and not tarry",
+    "no id": "without a tarry-id of its own: the broker or a person put it there",
     "not in the books": "not in the books: Postgres was away, and its record is not written yet, or it was pruned",
     "left over": "left over: a job has sent it on or thrown it away, and was cut off before it left the queue",
     "moved on": "in another state by the books",
