@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import quote
 
+from tarry.core.urls import BadUrlError, bracketed, split_url
 from tarry.embedded import management
 from tarry.embedded.installation import in_series
 from tarry.embedded.sources import Finding
@@ -23,10 +24,10 @@ def management_url_for(amqp_url: str) -> str:
     """As RABBITMQ_MANAGEMENT_URL says, else the default port of the same host with the same user."""
     if given := os.environ.get("RABBITMQ_MANAGEMENT_URL"):
         return given
-    parts = urlsplit(amqp_url)
-    login = parts.netloc.rpartition("@")[0] or "guest:guest"
+    parts = split_url(amqp_url)
+    login = f"{quote(parts.user or 'guest', safe='')}:{quote(parts.password or 'guest', safe='')}"
     secure = parts.scheme == "amqps"
-    return f"{'https' if secure else 'http'}://{login}@{parts.hostname}:{15671 if secure else 15672}"
+    return f"{'https' if secure else 'http'}://{login}@{bracketed(parts.host)}:{15671 if secure else 15672}"
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,10 @@ class Given:
         url = os.environ.get("RABBITMQ_URL")
         if not url:
             return Finding(usable=False, sentence="not set")
-        api = management_url_for(url)
         try:
-            version = management.version(api)
+            version = management.version(management_url_for(url))
+        except BadUrlError as problem:
+            return Finding(usable=False, sentence=f"set, but it or RABBITMQ_MANAGEMENT_URL cannot be read ({problem})")
         except (OSError, ValueError, KeyError) as problem:
             hint = "set RABBITMQ_MANAGEMENT_URL=http://user:password@host:port"
             return Finding(usable=False, sentence=f"set, but its management API does not answer ({problem}); {hint}")
