@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from tarry.contract import headers as h
 from tarry.contract.checks import can_name_queue, is_name
 from tarry.contract.deaths import Death
@@ -14,12 +16,14 @@ from tarry.contract.reading import LenientReader, RefusalError
 from tarry.core.names import RESERVED
 
 
-def refused(delivery: Delivery, retry_id: str, reason: str, accept: Acceptance) -> Refused:
-    """Never fails: what cannot be read is left out."""
-    try:
-        message_id, origin, contract = _read(delivery, accept)
-    except Exception:  # noqa: BLE001 - the delivery has to reach a person, whatever is wrong with it
-        message_id, origin, contract = message_id_of(delivery.properties), NO_ORIGIN, False
+def refused(delivery: Delivery, retry_id: str, reason: str, accept: Acceptance | None) -> Refused:
+    """Never fails: what cannot be read is left out. Without an `Acceptance` it is no request but a copy or a report: it
+    gets no origin, so that a redrive sends it nowhere.
+    """
+    message_id, origin, contract = message_id_of(delivery.properties), NO_ORIGIN, False
+    if accept is not None:
+        with contextlib.suppress(Exception):  # the delivery has to reach a person, whatever is wrong with it
+            message_id, origin, contract = _read(delivery, accept)
     return Refused(delivery, retry_id, _printable(reason), message_id, origin, contract)
 
 

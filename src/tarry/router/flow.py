@@ -112,10 +112,12 @@ class Flow:
             confirmed - decided,
         )
 
-    async def give_up(self, delivery: Delivery, reason: str) -> Result:
+    async def give_up(self, delivery: Delivery, reason: str, *, is_request: bool = True) -> Result:
         """A delivery that nothing else can be done with goes to a person, whole."""
         started = time.perf_counter()
-        moved, stuck, _ = await self._publish([self._refuse(refused(delivery, self.new_id(), reason, self.accept))])
+        moved, stuck, _ = await self._publish(
+            [self._refuse(refused(delivery, self.new_id(), reason, self.accept if is_request else None))]
+        )
         await self._record(moved, [])
         plans = [plan for plan, _ in moved]
         tags = [delivery.tag]
