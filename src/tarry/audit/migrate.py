@@ -7,6 +7,7 @@ from importlib.resources import files
 import psycopg
 import structlog
 
+from tarry.audit.pooling import refuse_shared_sessions
 from tarry.audit.queries import query
 from tarry.audit.trouble import explained
 from tarry.errors import AuditError
@@ -17,6 +18,8 @@ log = structlog.get_logger()
 def migrate(dsn: str) -> list[str]:
     """Bring the database up to date; returns the names of what was applied now."""
     try:
+        with psycopg.connect(dsn, autocommit=True, connect_timeout=5) as connection:
+            refuse_shared_sessions(connection, dsn)
         with psycopg.connect(dsn, connect_timeout=5) as connection:
             connection.execute(query("lock_migrations"))
             applied = [_apply(connection, name, text) for name, text in _migrations() if name not in _done(connection)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from tarry.audit.pooling import refuse_shared_sessions
 from tarry.audit.queries import query
 from tarry.audit.records import Balance, Drift
 from tarry.audit.trouble import explained
@@ -84,6 +85,7 @@ def report(dsn: str) -> Iterator[Report]:
     with _explained():
         connection = psycopg.connect(dsn, autocommit=True, connect_timeout=5)
     with _explained(), connection:
+        refuse_shared_sessions(connection, dsn)
         books = Report(connection)
         books.rows("configure_report")
         yield books

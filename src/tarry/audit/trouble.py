@@ -27,6 +27,8 @@ class Trouble(StrEnum):
     """It takes no writes: a standby, or set so."""
     NO_SCHEMA = "no_schema"
     """The audit's tables are not there, or not as they should be."""
+    POOLER = "pooler"
+    """A connection pooler in between fails, or mixes up sessions."""
     REFUSED = "refused"
     """It refused this very row."""
 
@@ -37,6 +39,7 @@ CURES = {
     Trouble.FULL: "Give its disk room, or run `tarry audit prune`.",
     Trouble.READ_ONLY: "Point DATABASE_URL at the primary.",
     Trouble.NO_SCHEMA: "Run `tarry audit migrate`, and check the database name in DATABASE_URL.",
+    Trouble.POOLER: "Give it pool_mode = session and 20 connections, or point DATABASE_URL at Postgres itself.",
     Trouble.REFUSED: "",
 }
 
@@ -54,7 +57,12 @@ _BY_STATE = {
     "42883": Trouble.NO_SCHEMA,
     "3F000": Trouble.NO_SCHEMA,
     "3D000": Trouble.NO_SCHEMA,
+    "26000": Trouble.POOLER,
+    "42P05": Trouble.POOLER,
+    "08P01": Trouble.POOLER,
 }
+"""Only a pooler loses a prepared statement (26000) or finds one that is another client's (42P05); pgbouncer marks its
+own messages with 08P01."""
 
 
 class StoreUnavailableError(AuditUnavailableError):
@@ -63,6 +71,19 @@ class StoreUnavailableError(AuditUnavailableError):
     def __init__(self, message: str, kind: Trouble) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class PoolerError(AuditError):
+    """A pooler that shares sessions: waiting does not help."""
+
+    kind = Trouble.POOLER
+
+    def __init__(self) -> None:
+        super().__init__(
+            "DATABASE_URL leads to a connection pooler that shares sessions between clients (as pgbouncer does with "
+            "pool_mode = transaction), and tarry keeps locks in its sessions: set pool_mode = session for its "
+            "database, or point DATABASE_URL at Postgres itself."
+        )
 
 
 class StoreRefusedError(AuditError):
@@ -103,5 +124,6 @@ _HEADS = {
     Trouble.FULL: "Postgres has no room left",
     Trouble.READ_ONLY: "Postgres is read-only",
     Trouble.NO_SCHEMA: "The audit's tables are missing",
+    Trouble.POOLER: "The connection pooler before Postgres fails",
     Trouble.REFUSED: "Postgres refused",
 }

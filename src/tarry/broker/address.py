@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote
 
 import pika
 
 from tarry import __version__
 from tarry.broker.tls import Tls
+from tarry.core.urls import BadUrlError, Url, bracketed, split_url
 from tarry.errors import SettingsError
 
 AMQP_PORTS = {"amqp": 5672, "amqps": 5671}
@@ -43,25 +45,21 @@ class Address:
         """`amqp://user:password@host:5672/vhost?heartbeat=15`; vhost and password are percent-decoded, no path means
         `/`. `cacertfile`, `certfile` and `keyfile` may stand there too, and in the management address.
         """
-        parts = urlsplit(url)
-        if parts.scheme not in AMQP_PORTS or not parts.hostname:
-            raise SettingsError(f"{_hide(url)!r} is not an AMQP address: write amqp://user:password@host:5672/vhost")
-        user, password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
-        host = parts.hostname
+        parts = _split(url, AMQP_PORTS, "an AMQP address", "amqp://user:password@host:5672/vhost")
+        user, password = parts.user or "guest", parts.password or "guest"
         tls = Tls(ca_file).with_query(parts.query)
-        web = urlsplit(management_url or _default_management(parts.scheme, host))
-        if web.scheme not in MANAGEMENT_PORTS or not web.hostname:
-            raise SettingsError(f"{_hide(management_url or '')!r} is not a management address: write http://host:15672")
+        web_url = management_url or _default_management(parts.scheme, parts.host)
+        web = _split(web_url, MANAGEMENT_PORTS, "a management address", "http://host:15672")
         return cls(
             scheme=parts.scheme,
-            host=host,
+            host=parts.host,
             port=parts.port or AMQP_PORTS[parts.scheme],
             user=user,
             password=password,
             vhost=unquote(parts.path[1:]) or "/",
-            management=f"{web.scheme}://{_bracket(web.hostname)}:{web.port or MANAGEMENT_PORTS[web.scheme]}",
-            management_user=unquote(web.username) if web.username else user,
-            management_password=unquote(web.password) if web.password else password,
+            management=f"{web.scheme}://{bracketed(web.host)}:{web.port or MANAGEMENT_PORTS[web.scheme]}",
+            management_user=web.user or user,
+            management_password=web.password or password,
             tls=tls,
             management_tls=tls.with_query(web.query),
             heartbeat=_heartbeat(parts.query),
@@ -91,7 +89,7 @@ class Address:
     def url(self) -> str:
         """The whole address, password included: for child processes, never for logs."""
         credentials = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}"
-        address = f"{self.scheme}://{credentials}@{_bracket(self.host)}:{self.port}/{quote(self.vhost, safe='')}"
+        address = f"{self.scheme}://{credentials}@{bracketed(self.host)}:{self.port}/{quote(self.vhost, safe='')}"
         heartbeat = "" if self.heartbeat == HEARTBEAT else f"heartbeat={self.heartbeat}"
         return "?".join(filter(None, [address, "&".join(filter(None, [heartbeat, self.tls.query]))]))
 
@@ -103,13 +101,23 @@ class Address:
         return "?".join(filter(None, [f"{scheme}://{login}@{host}", self.management_tls.query]))
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.user}:***@{_bracket(self.host)}:{self.port}/{quote(self.vhost, safe='')}"
+        return f"{self.scheme}://{self.user}:***@{bracketed(self.host)}:{self.port}/{quote(self.vhost, safe='')}"
 
     __repr__ = __str__
 
 
+def _split(url: str, schemes: Collection[str], what: str, example: str) -> Url:
+    try:
+        parts = split_url(url)
+    except BadUrlError as error:
+        raise SettingsError(f"This is not {what}: write {example} ({error})") from None
+    if parts.scheme not in schemes:
+        raise SettingsError(f"This is not {what}: write {example}")
+    return parts
+
+
 def _default_management(scheme: str, host: str) -> str:
-    return f"{'https' if scheme == 'amqps' else 'http'}://{_bracket(host)}"
+    return f"{'https' if scheme == 'amqps' else 'http'}://{bracketed(host)}"
 
 
 def _heartbeat(query: str) -> int:
@@ -121,12 +129,3 @@ def _heartbeat(query: str) -> int:
             "amqp://user:password@host:5672/vhost?heartbeat=15"
         )
     return int(given)
-
-
-def _bracket(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def _hide(url: str) -> str:
-    """Whatever stands before an @ may be a secret."""
-    return f"…@{url.rpartition('@')[2]}" if "@" in url else url

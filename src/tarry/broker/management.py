@@ -36,8 +36,8 @@ class Management:
         self.vhost = address.vhost
         self._api = pyrabbit2.Client(
             host,
-            address.management_user,
-            address.management_password,
+            address.management_user.encode(),  # as UTF-8: text would have to be Latin-1
+            address.management_password.encode(),
             timeout=timeout,
             scheme=scheme,
             verify=address.management_tls.ca_file or True,

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
+from tarry.core.urls import BadUrlError, Url, split_url
 from tarry.errors import (
     ApiError,
     AuditUnavailableError,
@@ -81,43 +82,48 @@ class Remote:
         if text is not None:
             given["Content-Type"] = "application/json"
         try:
-            connection.request(method, urlsplit(self.url).path.rstrip("/") + PREFIX + path, text, given)
+            connection.request(method, self._at.path.rstrip("/") + PREFIX + path, text, given)
             answer = connection.getresponse()
             return self._read(answer.status, answer.getheader("Retry-After"), answer.read())
         except http.client.RemoteDisconnected as error:
-            raise _AgainError(f"{self.url} hung up without an answer.", PAUSE) from error
+            raise _AgainError(f"{self._at.place} hung up without an answer.", PAUSE) from error
         except (OSError, http.client.HTTPException) as error:
             raise ApiError(
-                f"No answer from {self.url}: {error}. Does the service run there, with HTTP_API=on? Without --api and "
-                "TARRY_API the command goes to broker and Postgres directly."
+                f"No answer from {self._at.place}: {error}. Does the service run there, with HTTP_API=on? Without "
+                "--api and TARRY_API the command goes to broker and Postgres directly."
             ) from error
         finally:
             connection.close()
 
     def _connection(self) -> http.client.HTTPConnection:
-        parts = urlsplit(self.url)
+        at = self._at
+        if at.scheme == "https":
+            return http.client.HTTPSConnection(at.host, at.port, timeout=PATIENCE, context=ssl.create_default_context())
+        return http.client.HTTPConnection(at.host, at.port, timeout=PATIENCE)
+
+    @property
+    def _at(self) -> Url:
+        """Its address; shown without a login, for which a token is used here."""
         try:
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            host = port = None
-        if parts.scheme not in {"http", "https"} or not host:
-            raise SettingsError(f"--api {self.url}: write http://host:8086 or https://host")
-        if parts.scheme == "https":
-            return http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=ssl.create_default_context())
-        return http.client.HTTPConnection(host, port, timeout=PATIENCE)
+            at = split_url(self.url)
+        except BadUrlError as error:
+            raise SettingsError(f"--api: write http://host:8086 or https://host ({error})") from None
+        if at.scheme not in {"http", "https"}:
+            raise SettingsError("--api: write http://host:8086 or https://host")
+        return at
 
     def _read(self, status: int, later: str | None, raw: bytes) -> Any:
         try:
             said = json.loads(raw)
         except ValueError:
-            raise ApiError(f"{self.url} answered {status} and no JSON: is that a tarry service?") from None
+            raise ApiError(f"{self._at.place} answered {status} and no JSON: is that a tarry service?") from None
         if status < HTTPStatus.MULTIPLE_CHOICES:
             return said
         detail = str(said.get("detail") if isinstance(said, dict) else said)
         if later is not None or status == HTTPStatus.GATEWAY_TIMEOUT:
             raise _AgainError(detail, float(later) if later and later.isdecimal() else PAUSE)
         if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-            raise ApiError(f"{self.url} did not let us in: {detail} Give --token or set TARRY_TOKEN.")
+            raise ApiError(f"{self._at.place} did not let us in: {detail} Give --token or set TARRY_TOKEN.")
         raise ERRORS.get(status, ApiError)(detail)
 
 

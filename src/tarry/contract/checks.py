@@ -40,6 +40,17 @@ def check_delivered_key(key: str | bytes) -> None:
     _check_unreserved(key)
 
 
+def can_name_queue(name: str) -> bool:
+    return bool(name) and is_name(name) and _IN_NO_NAME.isdisjoint(name)
+
+
+def is_name(name: str) -> bool:
+    """Whether it fits where AMQP has a name. A NUL is no use in any, and Postgres takes none; U+FFFD stands for bytes
+    that were no text.
+    """
+    return len(name.encode()) <= LONGEST_NAME and "\x00" not in name and "\ufffd" not in name
+
+
 def _check_queue(queue: str, accept: Acceptance) -> None:
     if not queue or len(queue.encode()) > LONGEST_NAME or not _IN_NO_NAME.isdisjoint(queue):
         raise RefusalError(f"{queue[:40]!r} cannot be the name of an origin queue")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tarry.contract.fields import Field, scan, walk_array
-from tarry.contract.reading import RefusalError
+from tarry.contract.reading import STRICT, RefusalError
 from tarry.core.names import Names
 
 _TEXTS = frozenset({b"queue", b"reason", b"exchange"})
@@ -36,28 +36,28 @@ class Death(NamedTuple):
         return f"{self.queue}:{self.number}:{self.time_s}" if self.time_s else None
 
 
-def last_death(found: Field | None, names: Names) -> Death | None:
+def last_death(found: Field | None, names: Names, decoding: str = STRICT) -> Death | None:
     """The newest death outside tarry's own queues: old brokers do not keep the order of the later entries."""
-    for death in deaths(found):
+    for death in deaths(found, decoding):
         if not names.is_ours(death.queue):
             return death
     return None
 
 
-def deaths(found: Field | None) -> Iterator[Death]:
+def deaths(found: Field | None, decoding: str = STRICT) -> Iterator[Death]:
     """All of an `x-death` header, newest first."""
     if found is not None and found.kind == b"A":
         for item in walk_array(found.value):
             if item.kind == b"F":
-                yield _read(item.value)
+                yield _read(item.value, decoding)
 
 
-def _read(table: bytes) -> Death:
+def _read(table: bytes, decoding: str) -> Death:
     """Every dead-lettered request passes through here, so only what is wanted is looked at."""
     texts, numbers, keys = {}, {}, b""
     for name, _, at, end in scan(table):
         if name in _TEXTS:
-            texts[name] = _text(table[at + STRING_HEAD : end]) if table[at] == _STRING else ""
+            texts[name] = _text(table[at + STRING_HEAD : end], decoding) if table[at] == _STRING else ""
         elif name == b"routing-keys" and table[at] == _ARRAY:
             keys = table[at + STRING_HEAD : end]
         elif name in _NUMBERS and end - at <= WIDEST_NUMBER:
@@ -67,14 +67,14 @@ def _read(table: bytes) -> Death:
         texts.get(b"queue", ""),
         texts.get(b"reason", ""),
         texts.get(b"exchange", ""),
-        _text(first),
+        _text(first, decoding),
         numbers.get(b"count", 0),
         numbers.get(b"time", 0),
     )
 
 
-def _text(raw: bytes) -> str:
+def _text(raw: bytes, decoding: str) -> str:
     try:
-        return raw.decode()
+        return raw.decode(errors=decoding)
     except UnicodeDecodeError:
         raise RefusalError("its x-death names a queue, exchange or key that is not UTF-8 text") from None

@@ -29,6 +29,7 @@ class Envelope:
     message_id: str | None
     original_payload: bytes
     original_queue: str
+    """Empty where it names none: a header may."""
     error_reason: str | None
     retry_count: int
     max_retries: int | None
@@ -54,8 +55,6 @@ def open_envelope(content_type: bytes | None, body: bytes) -> Envelope:
             message.ParseFromString(body)
     except (DecodeError, ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RefusalError(f"the RetryMessage envelope cannot be read: {str(error)[:200]}") from None
-    if not message.original_queue:
-        raise RefusalError("the RetryMessage envelope names no original_queue")
     return Envelope(
         message_id=message.message_id or None,
         original_payload=message.original_payload,
@@ -65,6 +64,23 @@ def open_envelope(content_type: bytes | None, body: bytes) -> Envelope:
         max_retries=message.max_retries if message.HasField("max_retries") else None,
         next_retry_at_ms=message.next_retry_at_ms if message.HasField("next_retry_at_ms") else None,
     )
+
+
+def glimpse(content_type: bytes | None, body: bytes) -> Envelope | None:
+    """Message id and queue of a JSON envelope that cannot be opened, as far as they are text."""
+    try:
+        fields = json.loads(body) if _bare(content_type) in JSON_TYPES else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict):
+        return None
+    message_id, queue = _text(fields, "message_id", "messageId"), _text(fields, "original_queue", "originalQueue")
+    return Envelope(message_id or None, b"", queue, None, 0, None, None)
+
+
+def _text(fields: dict[str, Any], *names: str) -> str:
+    found = next((fields[name] for name in names if isinstance(fields.get(name), str)), "")
+    return str(found) if str(found).isprintable() else ""
 
 
 def _checked_json(body: bytes) -> dict[str, Any]:

@@ -35,6 +35,9 @@ class Origin(NamedTuple):
     routing_key: str
 
 
+NO_ORIGIN = Origin("", "", "")
+
+
 class Request(NamedTuple):
     """A retry request, understood."""
 
@@ -61,11 +64,15 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A delivery that is no request, and why."""
+    """A delivery that cannot be understood, and why; with what could be read of it."""
 
     delivery: Delivery
     retry_id: str
     reason: str
+    message_id: str | None = None
+    origin: Origin = NO_ORIGIN
+    """The queue is empty where none could be read."""
+    speaks_contract: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from tarry.contract import headers as h
 from tarry.contract.fields import Field
@@ -15,6 +16,10 @@ FAR_FUTURE_MS = 2**53
 
 SURELY_SECONDS = 100_000_000_000
 """As milliseconds this is a day in 1973; whoever gives a smaller moment has counted seconds."""
+
+
+STRICT = "strict"
+"""How bytes that are no UTF-8 are read, as `bytes.decode` names it: they are refused."""
 
 
 class RefusalError(Exception):
@@ -40,11 +45,18 @@ def sane_moment(name: str, value: int | None) -> int | None:
 class HeaderReader:
     """The headers of one delivery, by name."""
 
+    decoding: ClassVar[str] = STRICT
+
     def __init__(self, fields: Mapping[bytes, Field]) -> None:
         self.fields = fields
 
     def has(self, name: str) -> bool:
         return name.encode() in self.fields
+
+    def states(self, name: str) -> bool:
+        """Whether the header is there and not empty."""
+        field = self.fields.get(name.encode())
+        return field is not None and field.kind != b"V" and bool(field.value)
 
     def text(self, name: str) -> str | None:
         """Text, or None where the header is not there."""
@@ -83,3 +95,15 @@ class HeaderReader:
         if number is None:
             raise RefusalError(f"the header `{name}` must be a whole number")
         return number
+
+
+class LenientReader(HeaderReader):
+    """Text of a wrong type counts as absent."""
+
+    decoding: ClassVar[str] = "replace"
+
+    def text(self, name: str) -> str | None:
+        try:
+            return super().text(name)
+        except RefusalError:
+            return None

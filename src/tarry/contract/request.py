@@ -9,18 +9,17 @@ from collections.abc import Callable
 
 from tarry.contract import headers as h
 from tarry.contract.checks import check_delivered_key, check_origin, check_size
-from tarry.contract.deaths import Death, deaths, last_death
-from tarry.contract.envelope import Envelope, is_envelope, is_surely_envelope, open_envelope
+from tarry.contract.deaths import Death, deaths
+from tarry.contract.envelope import Envelope
 from tarry.contract.fields import MOST_OWN, BadTableError, Entry, are_too_many, pick, scan
+from tarry.contract.form import Told, read_form, stated_origin
 from tarry.contract.identity import MOST_ROUNDS, Own, content_identity, message_id_of, read_own, retry_id
 from tarry.contract.message import Acceptance, Delivery, Form, Origin, Probe, Refused, Request
 from tarry.contract.reading import HeaderReader, RefusalError, sane, sane_moment
+from tarry.contract.refusal import refused
 from tarry.core.decide import Failure
 from tarry.core.names import LONGEST_NAME, Names
-from tarry.core.policy import MOST_RETRIES, ErrorClass
-
-Told = Death | Envelope | None
-"""What each of the three forms says beside the headers."""
+from tarry.core.policy import MOST_RETRIES, ErrorClass, folded
 
 _DEATHS = h.DEATHS.encode()
 
@@ -41,9 +40,9 @@ def parse(delivery: Delivery, accept: Acceptance, new_id: Callable[[], str]) -> 
             return Probe(delivery)
         return _request(delivery, headers, entries, accept, new_id)
     except RefusalError as refusal:
-        return Refused(delivery, new_id(), _printable(str(refusal)))
+        return refused(delivery, new_id(), str(refusal), accept)
     except BadTableError as error:
-        return Refused(delivery, new_id(), f"the header table is broken: {error}")
+        return refused(delivery, new_id(), f"the header table is broken: {error}", accept)
 
 
 def _is_probe(headers: HeaderReader, names: Names) -> bool:
@@ -52,17 +51,12 @@ def _is_probe(headers: HeaderReader, names: Names) -> bool:
     return died_in.startswith(f"{names.prefix}probe.") and headers.text(h.PROBE) == died_in
 
 
-def _printable(reason: str) -> str:
-    """Reasons quote what they complain about; neither Postgres nor UTF-8 takes all that can stand there."""
-    return reason.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
-
-
 def _request(
     delivery: Delivery, headers: HeaderReader, entries: list[Entry], accept: Acceptance, new_id: Callable[[], str]
 ) -> Request:
     check_size(delivery, accept)
     check_delivered_key(delivery.routing_key)
-    form, told = _form(delivery, headers, accept.names)
+    form, told = read_form(delivery, headers, accept.names)
     origin, own = _origin(told, headers, accept)
     speaks_contract = form != "reject" or (own is not None and own.contract)
     message_id = _message_id(told, delivery)
@@ -109,32 +103,13 @@ def _retry_id(
     return (retry_id(own.sender_id, queue) if own is not None else None), False
 
 
-def _form(delivery: Delivery, headers: HeaderReader, names: Names) -> tuple[Form, Told]:
-    """A message that the broker dead-lettered is a bare reject, whatever headers its application gave it."""
-    content_type = delivery.properties.content_type
-    death = last_death(headers.fields.get(_DEATHS), names)
-    if death is not None and delivery.exchange == names.intake:
-        return "reject", death
-    if headers.has(h.ORIGINAL_QUEUE):
-        return "headers", None
-    if death is not None and not is_surely_envelope(content_type):
-        return "reject", death
-    if is_envelope(content_type):
-        return "envelope", open_envelope(content_type, delivery.body)
-    raise RefusalError(
-        f"no origin: it was not dead-lettered, has no `{h.ORIGINAL_QUEUE}` header and is no RetryMessage envelope"
-    )
-
-
 def _origin(told: Told, headers: HeaderReader, accept: Acceptance) -> tuple[Origin, Own | None]:
     """From the second round on x-death shows our own exchange; the true ones travel in our headers."""
-    if isinstance(told, Death):
-        queue, exchange, key = told.queue, told.exchange, told.routing_key
-        if told.reason not in accept.failures:
-            raise RefusalError(f"dead-lettered as {told.reason[:40]!r} from {queue!r}, which counts as no failure")
-    else:
-        queue = (told.original_queue if told else headers.text(h.ORIGINAL_QUEUE)) or ""
-        exchange, key = headers.text(h.ORIGINAL_EXCHANGE) or "", headers.text(h.ORIGINAL_KEY) or queue
+    queue, exchange, key = stated_origin(told, headers)
+    if isinstance(told, Death) and told.reason not in accept.failures:
+        raise RefusalError(f"dead-lettered as {told.reason[:40]!r} from {queue!r}, which counts as no failure")
+    if isinstance(told, Envelope) and not queue:
+        raise RefusalError("the RetryMessage envelope names no original_queue")
     own = read_own(headers, queue)
     if own is not None:
         exchange = exchange if own.exchange is None else own.exchange
@@ -200,7 +175,7 @@ def _error_class(text: str | None) -> ErrorClass | None:
     if text is None:
         return None
     try:
-        return ErrorClass(text.lower())
+        return ErrorClass(folded(text))
     except ValueError:
         raise RefusalError(f"`{h.ERROR_CLASS}` is {text[:40]!r}: use one of {', '.join(ErrorClass)}") from None
 

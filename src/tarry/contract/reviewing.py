@@ -76,12 +76,13 @@ def _who(item: Request | Refused, reason: str, round_: int) -> bytes:
 
 def _said(item: Request | Refused, reason: str, round_: int) -> bytes:
     said = _who(item, reason, round_)
-    if isinstance(item, Refused):
-        return said
-    failure, origin = item.failure, item.origin
-    said += entry(h.COUNT, failure.retry_count) + entry(h.QUEUE, origin.queue)
-    said += entry(h.EXCHANGE, origin.exchange) + entry(h.KEY, origin.routing_key)
-    said += entry(h.SINCE, failure.first_failed_ms) if failure.first_failed_ms is not None else b""
+    failure, origin = item.failure if isinstance(item, Request) else None, item.origin
+    if failure is not None:
+        said += entry(h.COUNT, failure.retry_count)
+    if origin.queue:
+        said += entry(h.QUEUE, origin.queue) + entry(h.EXCHANGE, origin.exchange) + entry(h.KEY, origin.routing_key)
+    if failure is not None and failure.first_failed_ms is not None:
+        said += entry(h.SINCE, failure.first_failed_ms)
     return said + entry(h.FORM, "contract") if item.speaks_contract else said
 
 

@@ -10,6 +10,7 @@ import psycopg
 from psycopg_pool import PoolTimeout
 
 from tarry.audit.connecting import Connection, pool
+from tarry.audit.pooling import refuse_shared_sessions_async
 from tarry.audit.trouble import explained
 from tarry.control.queries import query
 
@@ -43,6 +44,7 @@ class Books:
     """Opens lazily and heals by itself; while Postgres is away every question raises AuditUnavailableError."""
 
     def __init__(self, dsn: str, actor: str, *, patience: float = 3.0, connections: int = 8) -> None:
+        self._dsn = dsn
         self._pool = pool(dsn, f"tarry desk {actor}", patience=patience, connections=connections, configure=_configure)
 
     async def open(self) -> None:
@@ -71,14 +73,17 @@ class Books:
         """A connection for as long as the block lasts; each question on it is committed at once."""
         with _explained():
             async with self._pool.connection() as connection:
+                await refuse_shared_sessions_async(connection, self._dsn)
                 yield Page(connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Page]:
         """All or nothing of what the block asks."""
         with _explained():
-            async with self._pool.connection() as connection, connection.transaction():
-                yield Page(connection)
+            async with self._pool.connection() as connection:
+                await refuse_shared_sessions_async(connection, self._dsn)
+                async with connection.transaction():
+                    yield Page(connection)
 
     @asynccontextmanager
     async def lock(self, number: int) -> AsyncIterator[Page | None]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -80,21 +82,37 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
+def folded(word: str) -> str:
+    """A word of the contract as it is compared: `Rate-Limited` is `rate_limited`."""
+    return word.lower().replace("-", "_")
+
+
+@lru_cache
+def _folded_glob(glob: str) -> str:
+    """The hyphen of a range, as in `[a-c]`, stays."""
+    return re.sub(r"\[[^\]]*\]|-", lambda found: found[0] if found[0] != "-" else "_", glob.lower())
+
+
 class Match(Model):
     """Whom a policy is for; every part given must match."""
 
     queue: Glob = Field("*", description="Glob on the name of the queue the message failed in.")
     priority: Glob | None = Field(
-        None, description="Glob on the request's `priority`; a request without one is no match."
+        None,
+        description="Glob on the request's `priority`, whatever its case; `-` equals `_`. Without one it is no match.",
     )
     job_type: Glob | None = Field(
         None, description="Glob on the request's `job_type`; a request without one is no match."
     )
 
     def fits(self, queue: str, priority: str | None, job_type: str | None) -> bool:
+        """A priority is one whatever its case, and `-` is `_` in it."""
         return (
             fnmatchcase(queue, self.queue)
-            and (self.priority is None or (priority is not None and fnmatchcase(priority, self.priority)))
+            and (
+                self.priority is None
+                or (priority is not None and fnmatchcase(folded(priority), _folded_glob(self.priority)))
+            )
             and (self.job_type is None or (job_type is not None and fnmatchcase(job_type, self.job_type)))
         )
 

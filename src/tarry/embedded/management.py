@@ -6,16 +6,16 @@ import base64
 import json
 import urllib.request
 from typing import Any
-from urllib.parse import unquote, urlsplit
+
+from tarry.core.urls import split_url
 
 
 def request(url: str, path: str, *, method: str = "GET", body: object = None, timeout: float = 5.0) -> Any:
     """`url` carries user and password; proxies of the environment are not for loopback addresses."""
-    parts = urlsplit(url)
-    login = f"{unquote(parts.username or 'guest')}:{unquote(parts.password or 'guest')}"
-    host = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
+    parts = split_url(url)
+    login = f"{parts.user or 'guest'}:{parts.password or 'guest'}"
     call = urllib.request.Request(  # noqa: S310  the scheme is the caller's, http or https
-        f"{parts.scheme}://{host}{parts.path.rstrip('/')}/api/{path}",
+        f"{parts.place.rstrip('/')}/api/{path}",
         data=None if body is None else json.dumps(body).encode(),
         method=method,
         headers={

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import structlog
 
-from tarry.contract.request import Request
 from tarry.core.decide import Review, Schedule
 from tarry.core.ladder import Ladder, first_queue
 from tarry.core.names import Names
@@ -77,5 +76,4 @@ def _why(decision: Review) -> Action:
 
 def _who(plan: Plan) -> Action:
     item = plan.item
-    message_id = item.message_id if isinstance(item, Request) else None
-    return {"retry_id": item.retry_id, "round": plan.round, "message_id": message_id, "queue": plan.queue}
+    return {"retry_id": item.retry_id, "round": plan.round, "message_id": item.message_id, "queue": plan.queue}

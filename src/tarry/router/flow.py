@@ -16,6 +16,7 @@ from typing import Protocol
 from tarry.audit.records import Claim, Claimed, Record
 from tarry.broker.publisher import Message, Outcome
 from tarry.contract.identity import same_body
+from tarry.contract.refusal import refused
 from tarry.contract.request import Acceptance, Delivery, Probe, Refused, Request, parse
 from tarry.core.decide import Review, Rulebook, Schedule, decide
 from tarry.core.names import Destination, Names
@@ -125,10 +126,12 @@ class Flow:
             confirmed - decided,
         )
 
-    async def give_up(self, delivery: Delivery, reason: str) -> Result:
+    async def give_up(self, delivery: Delivery, reason: str, *, is_request: bool = True) -> Result:
         """A delivery that nothing else can be done with goes to a person, whole."""
         started = time.perf_counter()
-        moved, stuck, _ = await self._publish([self._refuse(Refused(delivery, self.new_id(), reason))])
+        moved, stuck, _ = await self._publish(
+            [self._refuse(refused(delivery, self.new_id(), reason, self.accept if is_request else None))]
+        )
         await self._record(moved, [])
         plans = [plan for plan, _ in moved]
         tags = [delivery.tag]
@@ -144,7 +147,8 @@ class Flow:
                 return item
             return identified(item, self.rules.policy_for(item.failure), self.new_id)
         except Exception as error:  # noqa: BLE001 - a person will see it, with the message
-            return Refused(delivery, self.new_id(), f"it could not be read: {type(error).__name__}: {error}")
+            why = f"it could not be read: {type(error).__name__}: {error}"
+            return refused(delivery, self.new_id(), why, self.accept)
 
     def _take_turns(self, requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:
         """One request per retry and message at a time: only the broker's confirm of the first tells what the second

@@ -193,7 +193,7 @@ class Parts:
     async def _listen(self, tapped: Tapped) -> str:
         await self.books_open.wait()
         async with self._consumer(tapped.queue, tapped.purpose, TAPPED, 3, LINGER) as consumer:
-            handle = tapped.handler(consumer, self._requests.flow.give_up)
+            handle = tapped.handler(consumer, partial(self._requests.flow.give_up, is_request=False))
             return await self._run(Batches(consumer, handle, 1, self._orphans))
 
     async def collect_strays(self) -> str:

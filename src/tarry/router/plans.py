@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     @property
     def queue(self) -> str:
         """The origin queue, empty where none could be found."""
-        return self.item.origin.queue if isinstance(self.item, Request) else ""
+        return self.item.origin.queue
 
     @property
     def destination(self) -> Destination:
@@ -157,9 +157,9 @@ def record_of(plan: Plan, message: Message, names: Names, ladder: Ladder) -> Rec
         state=State.SCHEDULED if scheduled else State.IN_REVIEW,
         queue=plan.queue,
         reason=_storable(decision.reason) if isinstance(decision, Review) else None,
-        exchange=_storable(request.origin.exchange) or "" if request else "",
-        routing_key=_storable(request.origin.routing_key) or "" if request else "",
-        message_id=request.message_id if request else None,
+        exchange=_storable(item.origin.exchange) or "",
+        routing_key=_storable(item.origin.routing_key) or "",
+        message_id=item.message_id,
         retry_count=scheduled.retry_count if scheduled else failure.retry_count if failure else 0,
         max_retries=scheduled.max_retries if scheduled else None,
         policy=decision.policy.name if decision.policy else None,

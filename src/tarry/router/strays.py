@@ -17,6 +17,7 @@ from pika.exceptions import AMQPError
 from tarry.broker.publisher import Message, Outcome
 from tarry.contract.fields import BadTableError, entry
 from tarry.contract.reading import RefusalError
+from tarry.contract.refusal import refused
 from tarry.contract.request import Delivery, Refused, Request
 from tarry.contract.returning import fits, returning
 from tarry.core.decide import Review, Schedule
@@ -71,7 +72,8 @@ class Strays:
         try:
             return read_stray(delivery, self.flow().accept)
         except (RefusalError, BadTableError) as error:
-            return Refused(delivery, self.flow().new_id(), f"unroutable, and not readable: {error}")
+            flow = self.flow()
+            return refused(delivery, flow.new_id(), f"unroutable, and not readable: {error}", flow.accept)
 
     async def _plan(self, stray: Stray | Refused) -> tuple[Plan, Message]:
         flow = self.flow()

@@ -32,6 +32,10 @@ def mask(address: str) -> str:
     password with a slash in it is no valid URL, and is still a password.
     """
     scheme, slashes, rest = address.partition("://")
+    if any("@" in found[0] for found in _IN_QUERY.finditer(rest)):
+        return f"{scheme}://{HIDDEN}"
+    if not slashes and "@" in address and "=" not in address:
+        return HIDDEN
     if not slashes:
         return _IN_CONNINFO.sub(rf"\g<1>{HIDDEN}", _HASH.sub(HIDDEN, address))
     login, at, place = rest.rpartition("@")

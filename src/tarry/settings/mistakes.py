@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from tarry.settings.masking import is_secret
+from tarry.settings.masking import is_secret, mask
 from tarry.settings.model import Settings
 
 _FIELDS = {str(info.alias): field for field, info in Settings.model_fields.items()}
@@ -22,7 +22,7 @@ def explain(error: ValidationError, origins: Mapping[str, str]) -> Iterator[str]
             continue
         name = str(problem["loc"][0])
         field = _FIELDS[name]
-        value = "" if is_secret(field) else f"`{problem['input']}` "
+        value = "" if is_secret(field) else f"`{mask(str(problem['input']))}` "
         yield f"{name} ({origins[field]}): {value}{_number(problem, field) or message}"
 
 

@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tarry.broker.address import Address
+from tarry.core.urls import ENCODE, hides_password
 from tarry.errors import SettingsError, TopologyError
 from tarry.settings.spans import Span
 from tarry.settings.tokens import Token, parse_tokens
@@ -123,10 +124,14 @@ class Settings(BaseSettings):
     @classmethod
     def _is_postgres(cls, url: SecretStr | None) -> SecretStr | None:
         """The library's own message would quote the password."""
+        text = url.get_secret_value() if url else ""
         try:
-            conninfo_to_dict(url.get_secret_value() if url else "")
+            ports = str(conninfo_to_dict(text).get("port", "")).split(",")
         except ProgrammingError:
-            raise ValueError("is no Postgres address: write postgresql://user:password@host/tarry") from None
+            ports = ["unreadable"]
+        if hides_password(text) or not all(port.isdecimal() for port in ports if port):
+            encode = f" ({ENCODE})" if "@" in text else ""
+            raise ValueError(f"This is not a Postgres address: write postgresql://user:password@host/tarry{encode}")
         return url
 
     @model_validator(mode="after")

@@ -25,6 +25,9 @@ A setting is taken from the first of these that has it:
 
 4. **the default** below.
 
+In an address, percent-encode the password: `%23` for `#`, `%2F` for `/`, `%3F` for `?`, `%40` for `@`, `%25` for `%`.
+An address that cannot be read is refused, and none of it is shown.
+
 All mistakes are reported at once. What concerns retries themselves (policies, tiers, names) is not here but in the
 [topology](topology.md); four settings override parts of it, because services that tarry replaces were set up so.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,6 +18,7 @@ from tarry.topology.toml_file import BadFileError, read_toml
 
 FILE_VARIABLE = "TARRY_SETTINGS"
 DEFAULT = "default"
+_is_name = re.compile(r"\w[\w.-]*").fullmatch
 FLAG = "flag"
 
 NAMES = {field: str(info.alias) for field, info in Settings.model_fields.items()}
@@ -60,7 +62,7 @@ def given_from(pairs: list[str]) -> dict[str, str]:
     """`--set NAME=VALUE`, any number of times."""
     wrong = [pair for pair in pairs if "=" not in pair]
     if wrong:
-        raise SettingsError("\n".join(f"--set {pair}: write NAME=VALUE, as in HTTP_PORT=8086" for pair in wrong))
+        raise SettingsError("\n".join(f"--set {_name(pair)}: write NAME=VALUE, as in HTTP_PORT=8086" for pair in wrong))
     return {name.strip(): value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
@@ -81,5 +83,10 @@ def _by_field(values: Mapping[str, Any], origin: str, problems: list[str]) -> di
         else:
             close = get_close_matches(key.upper(), NAMES.values(), n=1, cutoff=0.6)
             meant = f"did you mean {close[0]}?" if close else "`tarry config` lists them all"
-            problems.append(f"{origin}: {key}: no such setting; {meant}")
+            problems.append(f"{origin}: {_name(key)}: no such setting; {meant}")
     return found
+
+
+def _name(given: str) -> str:
+    """What cannot be a name may be an address with a password in it, in the wrong place."""
+    return given if _is_name(given) else "…"

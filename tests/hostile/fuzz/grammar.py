@@ -17,6 +17,8 @@ CONTRACT = (b"retry_count", b"max_retries", b"priority", b"error_reason", b"erro
 """On a message that was merely rejected these are the application's own, and pass."""
 LETTERS = "abcxyz0189.-_/ ~#*'\"\\;<>%\n\té\u202e\U0001f600ß漢"
 MOST = 1_000
+OWN_JSON = b"application/vnd.tarry.retry+json"
+"""An envelope for certain, whatever its headers say."""
 FIXED = {"t": 1, "b": 1, "B": 1, "s": 2, "u": 2, "U": 2, "I": 4, "i": 4, "l": 8, "L": 8, "f": 4, "d": 8, "D": 5, "T": 8}
 SCALARS = (*FIXED, "V", "S", "x")
 
@@ -99,7 +101,7 @@ def _said(random: Random) -> tuple[list[bytes], dict[str, int | str]]:
     if random.random() < 0.5:
         said["error_reason"] = word(random, 60)
     if random.random() < 0.3:
-        said["error_class"] = random.choice(["final", "retryable", "rate_limited"])
+        said["error_class"] = random.choice(["final", "retryable", "rate_limited", "Rate-Limited", "RETRYABLE"])
     if random.random() < 0.3:
         said["retry_after_ms"] = random.choice([0, 1, 125, 60_000, 2**31, 2**53])
     entries = [
@@ -115,6 +117,8 @@ def _headers(random: Random) -> Case:
     said, values = _said(random)
     entries = [*own_headers(random), *said, named("original_queue", queue)]
     random.shuffle(entries)
+    if "error_class" in values:
+        values["error_class"] = str(values["error_class"]).lower().replace("-", "_")
     expected = Expected(queue, body, "m2", **values)  # type: ignore[arg-type] # the keys decide the types
     user_id = random.choice([None, b"alice"])
     return Case("headers", b"".join(entries), body, message_id=b"m2", user_id=user_id, expected=expected)
@@ -146,8 +150,10 @@ def _json(random: Random) -> Case:
     fields, expected = _envelope_fields(random)
     payload = b64encode(expected.body).decode()
     body = json.dumps(fields | {"original_payload": payload}, ensure_ascii=random.random() < 0.5).encode()
-    kind = random.choice([b"application/vnd.tarry.retry+json", b"application/json; charset=utf-8"])
-    return Case("json", b"".join(own_headers(random)), body, kind, expected=expected)
+    kind = random.choice([OWN_JSON, b"application/json; charset=utf-8"])
+    empty = kind != OWN_JSON or random.random() < 0.5
+    more = [named("original_queue", b"V" if empty else "elsewhere")] if random.random() < 0.5 else []
+    return Case("json", b"".join(own_headers(random, *more)), body, kind, expected=expected)
 
 
 def _report(random: Random) -> Case:

@@ -14,7 +14,7 @@ from tarry.contract.reading import RefusalError
 from tarry.contract.request import parse
 from tarry.contract.returning import fits, for_review, returning
 from tarry.core.decide import Schedule, decide
-from tarry.core.names import Destination, Names
+from tarry.core.names import LONGEST_NAME, Destination, Names
 from tarry.router.stray import read_stray
 from tarry.topology.load import load, shipped
 from tests.hostile.fuzz.case import Case, Expected
@@ -55,8 +55,18 @@ def judge(case: Case) -> str:
     if isinstance(item, Refused):
         assert_storable(item.reason)
         assert len(item.reason) <= LONGEST_REASON
+        _kept(item, case)
         return "refused"
     return _returns(item, case)
+
+
+def _kept(item: Refused, case: Case) -> None:
+    """What is known of a refused request can be stored, and sent by; the property of its id is never lost."""
+    for known in filter(None, (item.message_id, *item.origin)):
+        assert_storable(known)
+        assert len(known.encode()) <= 4 * LONGEST_NAME
+    assert item.message_id or not case.message_id
+    assert item.origin.queue or not (any(item.origin) or item.speaks_contract)
 
 
 def _as_expected(request: Request, expected: Expected) -> None:

@@ -72,6 +72,18 @@ def test_a_read_only_server_does_not_pass_for_one_that_is_back(books: Books, dat
         asyncio.run(ping())
 
 
+@pytest.mark.parametrize("state", ["26000", "42P05", "08P01"])
+def test_errors_of_a_pooler_say_what_it_needs(books: Books, state: str) -> None:
+    books.sql.execute(
+        "create function pooler() returns trigger language plpgsql as $$ begin"
+        f" raise exception 'as it comes through a pooler' using errcode = '{state}'; end $$;"
+        " create trigger pooler before insert on retry for each row execute function pooler()"
+    )
+    error = trouble(books.dsn)
+    assert said(error) == (Trouble.POOLER, True, "The connection pooler before Postgres fails")
+    assert "pool_mode = session" in str(error)
+
+
 def test_a_lost_schema(books: Books) -> None:
     books.sql.execute("drop table retry cascade")
     error = trouble(books.dsn)

@@ -32,6 +32,7 @@ from tests.integration.review.reviewing import (
 from tests.integration.router.serving import Place
 
 ELSEWHERE = "6f1c0a3e-0000-4000-8000-000000000001"
+SPOOLED = {"tarry-id": ELSEWHERE, "tarry-round": 2, "tarry-queue": "orders", "review_reason": "exhausted"}
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +54,7 @@ def test_each_difference_is_named_and_nothing_is_taken(place: Place) -> None:
         place,
         [
             (Properties(message_id=b"mine", headers=table({"a": 1})), b"by hand"),
-            (Properties(headers=table({"tarry-id": ELSEWHERE, "tarry-round": 2, "tarry-queue": "orders"})), b"spooled"),
+            (Properties(headers=table(SPOOLED)), b"spooled"),
         ],
     )
     found = looked(person)
@@ -66,8 +67,7 @@ def test_each_difference_is_named_and_nothing_is_taken(place: Place) -> None:
 
 def test_strangers_are_adopted_and_can_then_be_sent_on(place: Place) -> None:
     place.origin("orders")
-    known = {"tarry-id": ELSEWHERE, "tarry-round": 2, "tarry-queue": "orders", "review_reason": "exhausted"}
-    put_by_hand(place, [(Properties(message_id=b"mine"), b"1"), (Properties(headers=table(known)), b"2")])
+    put_by_hand(place, [(Properties(message_id=b"mine"), b"1"), (Properties(headers=table(SPOOLED)), b"2")])
     person = Person(place)
     found = looked(person)
     assert person.do(lambda desk: adopt(desk, found, actor="alice")) == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pika
+
 from tests.harness.proxy import Proxy
 from tests.harness.spaces import with_port
 from tests.harness.waiting import wait_for
@@ -71,11 +73,13 @@ def test_a_router_starts_before_postgres_does(place: Place, start: Start, proxy:
 def test_what_the_tap_cannot_read_goes_to_review_and_stalls_nobody(place: Place, start: Start) -> None:
     start().wait_ready()
     queue = place.origin("quick.orders")
-    place.channel.basic_publish("retry.spool", "", b"{ this is no record")
+    about = pika.BasicProperties(headers={"original_queue": queue})
+    place.channel.basic_publish("retry.spool", "", b"{ this is no record", about)
     place.request(queue, "m1")
     properties, body = place.wait_message("manual-review.pending")
     assert body == b"{ this is no record"
     assert properties.headers is not None
     assert "not a spooled record" in str(properties.headers["review_reason"])
+    assert "tarry-queue" not in properties.headers, "a redrive must not send it there"
     assert place.take(queue, 1) == ["m1"]
     wait_for(lambda: place.transitions("returned") == 1)

@@ -22,7 +22,7 @@ def test_a_request_comes_back_to_its_queue_and_then_to_review(place: Place, star
     assert reviewed.headers is not None
     assert "2 of 2 retries spent" in str(reviewed.headers["review_reason"])
     assert router.metric("retries_scheduled_total", queue=queue) == 1
-    assert router.metric("retries_exhausted_total", queue=queue) == 1
+    wait_for(lambda: router.metric("retries_exhausted_total", queue=queue) == 1, what="the end to be counted")
     assert router.metric("tarry_dead_total", queue=queue) == 1
     wait_for(lambda: router.metric("retries_executed_total", queue=queue, status="returned") == 1)
 

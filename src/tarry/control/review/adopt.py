@@ -6,28 +6,28 @@ And out of the queue with what a job was cut off from removing.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tarry.audit.columns import RECORD, column, columns
 from tarry.audit.records import Record
 from tarry.audit.store import LARGEST_PAYLOAD
 from tarry.broker.publisher import Message, Outcome
-from tarry.contract.message import Delivery, Refused
+from tarry.contract.message import Delivery
 from tarry.contract.reviewing import for_review
 from tarry.control.desk import Desk
 from tarry.control.review.card import Card, Key, key_of, read_card
 from tarry.control.review.check import Checked
 from tarry.control.review.hand import Hand, Held
+from tarry.control.review.jobs import acceptance
+from tarry.control.review.unlisted import read_unlisted
 from tarry.control.review.work import FRAME_MAX, MOST, MOST_BYTES, the_hand
 from tarry.core.decide import Failure
 from tarry.core.fingerprint import fingerprint
 from tarry.core.states import State
 from tarry.errors import BrokerError
 
-BY_HAND = "put into the review queue by hand"
 BATCH = 200
 
 
@@ -80,26 +80,27 @@ async def _batch(desk: Desk, hand: Hand, kept: Sequence[Held], actor: str) -> in
     """The books first: a row without a message is found out, a message without a row is what we came to end."""
     cards = [(held, read_card(held.delivery)) for held in kept]
     known = [(held, card) for held, card in cards if card.key is not None]
-    named = [(held, _named(desk, held.delivery)) for held, card in cards if card.key is None]
+    named = [(held, *_named(desk, held.delivery)) for held, card in cards if card.key is None]
     records = [_record(desk, held.delivery, card) for held, card in known]
-    records += [_record(desk, Delivery(sent.body, sent.properties), read_card(_delivery(sent))) for _, sent in named]
+    records += [_record(desk, _delivery(sent), card) for _, sent, card in named]
     await _write(desk, records, actor)
     if named:
         hand.check()
-        outcomes = await desk.publish([sent for _, sent in named])
-        hand.ack(held for (held, _), outcome in zip(named, outcomes, strict=True) if outcome is Outcome.CONFIRMED)
+        outcomes = await desk.publish([sent for _, sent, _ in named])
+        hand.ack(held for (held, _, _), outcome in zip(named, outcomes, strict=True) if outcome is Outcome.CONFIRMED)
         if set(outcomes) != {Outcome.CONFIRMED}:
             raise BrokerError("The broker did not take all of them back into review: see its log, then run this again.")
     hand.put_back(held for held, _ in known)
     return len(records)
 
 
-def _named(desk: Desk, delivery: Delivery) -> Message:
+def _named(desk: Desk, delivery: Delivery) -> tuple[Message, Card]:
     """The same message, with an id and the reason."""
-    item = Refused(delivery, str(uuid.uuid4()), BY_HAND)
+    item = read_unlisted(delivery, acceptance(desk))
     key = delivery.routing_key if isinstance(delivery.routing_key, str) else ""
-    properties = for_review(item, BY_HAND, 0, FRAME_MAX)
-    return Message(desk.names.review, key, properties, delivery.body, f"{item.retry_id}:0")
+    properties = for_review(item, item.reason, 0, FRAME_MAX)
+    message = Message(desk.names.review, key, properties, delivery.body, f"{item.retry_id}:0")
+    return message, replace(read_card(_delivery(message)), message_id=item.message_id)
 
 
 def _delivery(message: Message) -> Delivery:

@@ -9,12 +9,13 @@ from tarry.contract import headers as h
 from tarry.contract.fields import BadTableError, Field, pick
 from tarry.contract.identity import MOST_ROUNDS, message_id_of
 from tarry.contract.message import Delivery
+from tarry.contract.reading import HeaderReader
 
 Key = tuple[str, int]
 """A retry id and a round: what a message in review is known by."""
 
-_ID, _ROUND = h.ID.encode(), h.ROUND.encode()
-_KEY = frozenset({_ID, _ROUND})
+_ID, _ROUND, _REASON = h.ID.encode(), h.ROUND.encode(), h.REVIEW_REASON.encode()
+_KEY = frozenset({_ID, _ROUND, _REASON})
 _READ = frozenset(
     name.encode()
     for name in (
@@ -44,7 +45,7 @@ class Card:
     priority: str | None = None
     job_type: str | None = None
     names_queue: bool = False
-    """Whether its request named its queue in a header: then its body is no envelope."""
+    """Whether its request named its queue in a header: then only tarry's own content type makes it an envelope."""
 
 
 def key_of(delivery: Delivery) -> Key | None:
@@ -79,11 +80,14 @@ def read_card(delivery: Delivery) -> Card:
         error_reason=_text(found, h.ERROR_REASON),
         priority=_word(found, h.PRIORITY) if contract else None,
         job_type=_word(found, h.JOB_TYPE) if contract else None,
-        names_queue=h.ORIGINAL_QUEUE.encode() in found,
+        names_queue=HeaderReader(found).states(h.ORIGINAL_QUEUE),
     )
 
 
 def _key(found: dict[bytes, Field]) -> Key | None:
+    """Without a reason it was not put there by tarry: an id on it is of an earlier round."""
+    if _REASON not in found:
+        return None
     retry_id = found[_ID].text() if _ID in found else None
     round_ = found[_ROUND].integer() if _ROUND in found else None
     if retry_id is None or round_ is None or not 0 <= round_ <= MOST_ROUNDS:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tarry.broker.management import Management
-from tarry.contract.request import Delivery
+from tarry.contract.request import Acceptance, Delivery
 from tarry.control.desk import Desk
 from tarry.control.review.card import Card, Key, key_of, read_card
 from tarry.control.review.hand import Hand, Wanted
+from tarry.control.review.jobs import acceptance
+from tarry.control.review.unlisted import read_unlisted
 from tarry.control.review.work import MOST_BYTES, the_hand
 from tarry.errors import BrokerError, ConflictError
 from tarry.router.threads import in_thread
@@ -21,7 +23,7 @@ FRESH = timedelta(seconds=5)
 """What went to review so lately may not have been in the queue yet when the look began."""
 
 KINDS = {
-    "no id": "without a tarry-id: somebody put it there by hand",
+    "no id": "without a tarry-id of its own: the broker or a person put it there",
     "not in the books": "not in the books: Postgres was away, and its record is not written yet, or it was pruned",
     "left over": "left over: a job has sent it on or thrown it away, and was cut off before it left the queue",
     "moved on": "in another state by the books",
@@ -90,7 +92,7 @@ async def _keys_in_books(desk: Desk) -> set[Key]:
 
 async def _look(desk: Desk, books: set[Key]) -> _Seen:
     """Of what the books know only the key is kept."""
-    seen = _Seen()
+    seen, accept = _Seen(), acceptance(desk)
 
     def note(delivery: Delivery) -> bool:
         key = key_of(delivery)
@@ -98,11 +100,16 @@ async def _look(desk: Desk, books: set[Key]) -> _Seen:
         if key is not None and key in books:
             seen.keys.add(key)
         else:
-            seen.unknown.append((key, read_card(delivery)))
+            seen.unknown.append((key, _unlisted(delivery, accept) if key is None else read_card(delivery)))
         return False
 
     await look_through(desk, note)
     return seen
+
+
+def _unlisted(delivery: Delivery, accept: Acceptance) -> Card:
+    item = read_unlisted(delivery, accept)
+    return Card(None, item.message_id, item.origin.queue, reason=item.reason)
 
 
 async def look_through(desk: Desk, note: Wanted) -> None:

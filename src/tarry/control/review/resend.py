@@ -17,7 +17,7 @@ from tarry.control.review.edits import Edits, edited
 from tarry.core.decide import Failure, Rulebook, Schedule
 from tarry.core.ladder import Itinerary, first_queue, itinerary
 from tarry.core.names import RESERVED, Destination
-from tarry.core.policy import ErrorClass, Policy
+from tarry.core.policy import MOST_RETRIES, ErrorClass, Policy
 
 AT_ONCE = Itinerary(None, (), 0)
 """No wait at all: it enters behind the ladder and the cancelled gate."""
@@ -122,7 +122,7 @@ def _destination(origin: Origin, policy: Policy, manner: Manner) -> Destination:
 
 
 def _request(delivery: Delivery, card: Card, origin: Origin, manner: Manner) -> Request:
-    envelope = _envelope(delivery, card)
+    envelope = _envelope(delivery, card, manner)
     table = cut(delivery.properties.headers or b"", _REASON.__eq__)
     properties = edited(replace(delivery.properties, headers=table), manner.edits)
     body = envelope.original_payload if envelope else delivery.body
@@ -131,7 +131,7 @@ def _request(delivery: Delivery, card: Card, origin: Origin, manner: Manner) -> 
         0 if manner.fresh else card.retry_count,
         card.key[1] if card.key else 0,
         None if manner.fresh else card.since_ms,
-        envelope.max_retries if envelope else card.max_retries,
+        _asked_most(envelope) if envelope else card.max_retries,
         priority=card.priority,
         job_type=card.job_type,
     )
@@ -149,19 +149,32 @@ def _request(delivery: Delivery, card: Card, origin: Origin, manner: Manner) -> 
     )
 
 
-def _envelope(delivery: Delivery, card: Card) -> Envelope | None:
+def _envelope(delivery: Delivery, card: Card, manner: Manner) -> Envelope | None:
     """Review has the whole request; where that was an envelope, what returns is the payload in it."""
     content_type = delivery.properties.content_type
-    if not card.contract or card.names_queue or not is_envelope(content_type):
+    surely = is_surely_envelope(content_type)
+    if not card.contract or not is_envelope(content_type) or (not surely and (card.names_queue or _died(delivery))):
         return None
     try:
-        died = pick(delivery.properties.headers or b"", {_DEATHS}).get(_DEATHS)
-        if died is not None and not is_surely_envelope(content_type):
-            return None
         found = open_envelope(content_type, delivery.body)
-    except (RefusalError, BadTableError):
+    except RefusalError as refusal:
+        if manner.edits.body is None:
+            raise CannotResendError(f"{refusal}: give its payload with --edit-body") from None
         return None
-    return found if found.original_queue == card.queue else None
+    return found if found.original_queue == card.queue or (surely and not found.original_queue) else None
+
+
+def _died(delivery: Delivery) -> bool:
+    try:
+        return _DEATHS in pick(delivery.properties.headers or b"", {_DEATHS})
+    except BadTableError:
+        return True
+
+
+def _asked_most(envelope: Envelope) -> int | None:
+    """A number that makes no sense is why it is in review; the policy's takes its place."""
+    most = envelope.max_retries
+    return most if most is not None and 0 <= most <= MOST_RETRIES else None
 
 
 def _most(failure: Failure, policy: Policy) -> int:
