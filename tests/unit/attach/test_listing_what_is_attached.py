@@ -17,10 +17,16 @@ def parts_of(destination: Destination) -> Blueprint:
     return destination_blueprint(NAMES, destination)
 
 
-def our_policy(*policies: BrokerPolicy, queue: UserQueue | None = None) -> BrokerPolicy:
-    found = plan_queue(a_survey(queue or a_queue(), policies=policies), "orders", Options(), FAILURES).policy
-    assert found is not None
-    return found
+def our_policies(*policies: BrokerPolicy) -> tuple[BrokerPolicy, BrokerPolicy]:
+    """The policy itself, and the fallback."""
+    found = plan_queue(a_survey(a_queue(), policies=policies), "orders", Options(), FAILURES)
+    assert found.policy is not None
+    assert found.fallback is not None
+    return found.policy, found.fallback
+
+
+def our_policy(*policies: BrokerPolicy) -> BrokerPolicy:
+    return our_policies(*policies)[0]
 
 
 def survey(
@@ -48,7 +54,7 @@ def test_nothing_is_attached_on_a_fresh_broker() -> None:
 
 
 def test_what_stands_as_it_was_attached_is_ok() -> None:
-    (only,) = attachments(survey(TEAM, our_policy(TEAM)))
+    (only,) = attachments(survey(TEAM, *our_policies(TEAM)))
     assert (only.state, only.base, only.detail) == (State.OK, "team", "")
 
 

@@ -27,7 +27,7 @@ def test_the_pattern_fits_the_queue_alone_and_tells_what_it_was_made_of() -> Non
     record = Record("team a", "9f2c61d0a4be", KEYS)
     pattern = pattern_for("orders.new", record)
     assert pattern == (
-        r"^orders\.new$(?#tarry attach; base=team%20a:9f2c61d0a4be; own=dead-letter-exchange,delivery-limit)"
+        r"^orders\.new$(?#tarry attach; base=team%20a:9f2c61d0a4be; own=dead-letter-exchange,delivery-limit; confirmed)"
     )
     assert [
         name for name in ("orders.new", "ordersXnew", "my.orders.new", "orders.new.x") if re.search(pattern, name)

@@ -32,11 +32,13 @@ def policy_of(found: AttachPlan) -> BrokerPolicy:
 def attached(survey_of: UserQueue, *policies: BrokerPolicy, options: Options | None = None) -> Survey:
     """The survey that would be read after the plan was carried out."""
     before = a_survey(survey_of, policies=policies)
-    ours = policy_of(plan(before, survey_of.name, options))
+    done = plan(before, survey_of.name, options)
+    ours, fallback = policy_of(done), done.fallback
+    assert fallback is not None
     parts = destination_blueprint(NAMES, Destination("queue", survey_of.name))
     queue = a_queue(survey_of.name, survey_of.type, ours.name, arguments=survey_of.arguments)
     relays = tuple(part.name for part in parts.queues)
-    return a_survey(queue, policies=(*policies, ours), bindings=parts.bindings, with_queues=relays)
+    return a_survey(queue, policies=(*policies, ours, fallback), bindings=parts.bindings, with_queues=relays)
 
 
 def test_all_parts_are_planned() -> None:
@@ -58,7 +60,7 @@ def test_a_second_attach_has_nothing_to_do() -> None:
 
 def test_our_policy_is_stronger_than_any_that_fits() -> None:
     rivals = (a_policy("weak", priority=-3), a_policy("strong", priority=40), a_policy("else", "^mail", 90))
-    assert policy_of(plan(a_survey(a_queue(), policies=rivals))).priority == 41
+    assert policy_of(plan(a_survey(a_queue(), policies=rivals))).priority == 42
 
 
 def test_the_strongest_fitting_policy_is_the_one_that_is_merged() -> None:
