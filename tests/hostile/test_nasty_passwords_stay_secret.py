@@ -6,7 +6,6 @@ import pytest
 from typer.testing import CliRunner
 
 from tarry.cli.start import made, wanted
-from tarry.embedded.given import Given
 from tests.hostile.test_secrets_stay_secret import COMMANDS, said_by
 
 NASTY = [
@@ -104,17 +103,13 @@ def test_config_shows_nothing_of_an_address_in_the_wrong_place(password: str, pa
     said_of(password, ("config", "--set", pair.format(ADDRESSES["RABBITMQ_URL"].format(password))))
 
 
-@pytest.mark.parametrize("setting", ["RABBITMQ_URL", "RABBITMQ_MANAGEMENT_URL"])
+@pytest.mark.parametrize(
+    ("option", "setting"), [("--url", "RABBITMQ_URL"), ("--management-url", "RABBITMQ_MANAGEMENT_URL")]
+)
 @pytest.mark.parametrize("password", NASTY)
-def test_the_demo_shows_nothing_of_a_password_of_a_given_broker(
-    setting: str, password: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It tells why it does not take the broker of RABBITMQ_URL."""
-    for name, value in (GOOD | {setting: ADDRESSES[setting].format(password)}).items():
-        monkeypatch.setenv(name, value)
-    found = Given().look(None)
-    assert not found.usable
-    assert not [part for part in parts_of(password) if part in found.sentence]
+def test_the_demo_shows_nothing_of_a_password_of_a_given_broker(password: str, option: str, setting: str) -> None:
+    url = () if option == "--url" else ("--url", GOOD["RABBITMQ_URL"])
+    said_of(password, ("demo", *url, option, ADDRESSES[setting].format(password)))
 
 
 def test_a_router_shows_nothing_of_a_password_that_is_not_encoded() -> None:

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tarry.attach.listing import attached
-from tarry.attach.plan import live_policy
+from tarry.attach.plan import live_fallback, live_policy
 from tarry.attach.select import select
 from tarry.attach.survey import Survey, read_survey
 from tarry.broker.address import Address
 from tarry.broker.declare import channel
 from tarry.broker.management import Management
+from tarry.broker.signals import uninterrupted
 from tarry.core.names import Destination, Names
-from tarry.errors import BrokerError
 from tarry.topology.blueprint import destination_blueprint, way_home
 from tarry.topology.left_over import tier_role
 from tarry.topology.model import Topology
@@ -34,7 +34,8 @@ class DetachPlan:
     """What there is to take back for one destination; after it was done, what was, and what stays for now and why."""
 
     destination: Destination
-    policy: str | None
+    policies: tuple[str, ...]
+    """In the order in which they are deleted: without the fallback first, that one would apply for a moment."""
     queues: tuple[str, ...]
     """Its relay, and where its returns wait in a pause."""
     relay_bindings: tuple[Binding, ...]
@@ -46,14 +47,14 @@ class DetachPlan:
 
     @property
     def nothing_to_do(self) -> bool:
-        return not (self.policy or self.queues or self.relay_bindings or self.home or self.kept)
+        return not (self.policies or self.queues or self.relay_bindings or self.home or self.kept)
 
     @property
     def parts(self) -> list[str]:
         """One line each, by kind and name."""
         bindings = (*self.relay_bindings, *([self.home] if self.home else []))
         return [
-            *([f"policy  {self.policy}"] if self.policy else []),
+            *(f"policy  {policy}" for policy in self.policies),
             *(f"queue   {queue}" for queue in self.queues),
             *(f"binding {binding}" for binding in bindings),
         ]
@@ -61,16 +62,17 @@ class DetachPlan:
 
 def plan_detach(survey: Survey, destination: Destination) -> DetachPlan:
     names, live = survey.names, survey.live
-    policy = live_policy(survey, destination.name) if destination.kind == "queue" else None
+    ours = (live_fallback(survey, destination.name), live_policy(survey, destination.name))
+    policies = tuple(policy.name for policy in ours if policy) if destination.kind == "queue" else ()
     wanted = destination_blueprint(names, destination)
     home = way_home(names, destination)
     return DetachPlan(
         destination=destination,
-        policy=policy.name if policy else None,
+        policies=policies,
         queues=tuple(queue.name for queue in wanted.queues if queue.name in live.queues),
         relay_bindings=tuple(found for found in wanted.bindings if found != home and found in live.bindings),
         home=home if home in live.bindings else None,
-        stuck=survey.queues[destination.name].stuck if policy and destination.name in survey.queues else 0,
+        stuck=survey.queues[destination.name].stuck if policies and destination.name in survey.queues else 0,
         paused=any(found.key == destination.key for found in live.bindings_from(names.held_gate)),
     )
 
@@ -93,14 +95,21 @@ def detach(
     exchanges: Sequence[str] = (),
     force: bool = False,
     before_waiting: Callable[[], None] = lambda: None,
+    on_closed: Callable[[DetachPlan], None] = lambda _: None,
 ) -> list[DetachPlan]:
-    """Does it and returns what was done; `force` takes the way home away although messages may still need it."""
+    """Does it and returns what was done; `force` takes the way home away although messages may still need it.
+
+    `on_closed` is told of each destination whose policies are deleted, for whoever has to tell when it is stopped.
+    """
     management = Management(address)
     found = detach_plans(read_survey(management, topology.broker_names), queues, exchanges)
     plans = [plan if force else wait_for_rejects(plan) for plan in found]
     for plan in plans:
-        if plan.policy:
-            remove_policy(management, plan.policy)
+        if plan.policies:
+            with uninterrupted():
+                for policy in plan.policies:
+                    management.delete_policy(policy)
+                on_closed(plan)
     with channel(address, "detach", deploy_rights(topology)) as open_channel:
         for plan in plans:
             _unbind(open_channel, plan.relay_bindings)
@@ -119,16 +128,7 @@ def wait_for_rejects(plan: DetachPlan) -> DetachPlan:
         f"all of it: {plan.stuck} rejects wait in the queue for tarry to take them and would go with its policy; "
         "stop the worker and detach again when they are through, or use --force"
     )
-    return DetachPlan(plan.destination, None, (), (), None, plan.stuck, plan.paused, (why,))
-
-
-def remove_policy(management: Management, name: str) -> None:
-    """Two people may detach at once: a policy that somebody else has just deleted is deleted."""
-    try:
-        management.delete_policy(name)
-    except BrokerError:
-        if any(policy["name"] == name for policy in management.policies()):
-            raise
+    return DetachPlan(plan.destination, (), (), (), None, plan.stuck, plan.paused, (why,))
 
 
 def waiting(names: Names, destination: Destination, depths: Mapping[str, int]) -> dict[str, int]:

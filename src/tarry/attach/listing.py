@@ -6,9 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tarry.attach.merge import Options, merge
-from tarry.attach.own_policy import belongs_to, policy_name, queue_of
-from tarry.attach.plan import kept, live_policy, missing_parts, record_of, situation
+from tarry.attach.merge import DLX, Options, Situation, merge
+from tarry.attach.own_policy import belongs_to, fallback_name, policy_name, queue_of
+from tarry.attach.plan import (
+    as_other_type,
+    fallback_policy,
+    kept,
+    live_fallback,
+    live_policy,
+    missing_parts,
+    record_of,
+    situation,
+)
 from tarry.attach.survey import Survey, UserQueue
 from tarry.core.names import Destination
 from tarry.topology.policies import BrokerPolicy
@@ -23,11 +32,19 @@ class State(StrEnum):
     POLICY_GONE = "policy gone"
     """Rejects do not reach tarry: our policy was deleted."""
     OVERRIDDEN = "overridden"
-    """Rejects may not reach tarry: the broker applies another policy."""
+    """Rejects may not reach tarry: the broker applies another policy, or an argument of the queue."""
+    UNCONFIRMED = "unconfirmed"
+    """Rejects may not reach tarry: the write of our policy was cut off, and the broker may not apply it."""
+    TYPE_CHANGED = "type changed"
+    """The queue was declared again as another type; rejects reach tarry by the fallback policy."""
     BINDING_GONE = "binding gone"
     """Retries do not find their way home by themselves."""
     DRIFTED = "drifted"
     """The user's own policy, or ours, has changed since."""
+
+    @property
+    def may_lose_rejects(self) -> bool:
+        return self in (State.POLICY_GONE, State.OVERRIDDEN, State.UNCONFIRMED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +101,17 @@ def _findings(survey: Survey, destination: Destination) -> Iterator[tuple[State,
 
 
 def _policy_findings(survey: Survey, queue: UserQueue, again: str) -> Iterator[tuple[State, str]]:
-    if live_policy(survey, queue.name) is None:
+    ours, record = live_policy(survey, queue.name), record_of(live_policy(survey, queue.name))
+    if ours is None or record is None:
         yield State.POLICY_GONE, f"policy {policy_name(queue.name)} is not there; {again}"
-    elif queue.policy != policy_name(queue.name):
+    elif queue.argument(DLX) not in (None, survey.names.intake):
+        argument = f"its argument x-dead-letter-exchange={queue.argument(DLX)!r}"
+        yield State.OVERRIDDEN, f"{argument} beats the policy: declare it again without that and {again}"
+    elif not record.confirmed:
+        yield State.UNCONFIRMED, f"the broker may have recorded policy {ours.name} and not applied it; {again}"
+    elif queue.policy == fallback_name(queue.name):
+        yield State.TYPE_CHANGED, f"it is a {queue.type} queue now; to set the policy for that, {again}"
+    elif queue.policy != ours.name:
         applied = f"policy {queue.policy!r}" if queue.policy else "no policy at all"
         yield State.OVERRIDDEN, f"the broker applies {applied} instead of ours; {again}"
 
@@ -100,7 +125,21 @@ def _drift(survey: Survey, queue: UserQueue, again: str) -> Iterator[tuple[State
     if not record.made_from(at.base):
         yield State.DRIFTED, f"{_change(record.base, at.base)}; to take that over, {again}"
     elif dict(merge(at, kept(Options(), ours, at.base)).definition) != dict(ours.definition):
-        yield State.DRIFTED, f"policy {ours.name} was edited since it was attached; {again}"
+        yield State.DRIFTED, f"policy {ours.name} was edited since it was attached, or is for another type; {again}"
+    elif differs(_wanted_fallback(survey, at, ours.priority), live_fallback(survey, queue.name)):
+        name = fallback_name(queue.name)
+        yield State.DRIFTED, f"policy {name} is missing, or not what it would be now; {again}"
+
+
+def _wanted_fallback(survey: Survey, at: Situation, priority: int) -> BrokerPolicy | None:
+    return fallback_policy(survey, as_other_type(survey, at), Options(), priority)
+
+
+def differs(wanted: BrokerPolicy | None, live: BrokerPolicy | None) -> bool:
+    """By what they do; which policy they were made from does not matter."""
+    if wanted is None or live is None:
+        return wanted is not live
+    return (dict(wanted.definition), wanted.apply_to) != (dict(live.definition), live.apply_to)
 
 
 def _change(before: str | None, now: BrokerPolicy | None) -> str:

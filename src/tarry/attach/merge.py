@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tarry.attach.own_policy import Record
-from tarry.attach.remarks import Remark, note, refusal, warning
+from tarry.attach.remarks import Level, Remark, note, refusal, warning
 from tarry.attach.survey import UserQueue
 from tarry.core.durations import humanise
 from tarry.topology.policies import BrokerPolicy
@@ -69,6 +69,10 @@ class Merged:
     record: Record
     remarks: tuple[Remark, ...]
 
+    @property
+    def refused(self) -> bool:
+        return any(remark.level is Level.REFUSAL for remark in self.remarks)
+
 
 @dataclass(slots=True)
 class _Draft:
@@ -88,6 +92,17 @@ def merge(at: Situation, options: Options) -> Merged:
         _dead_letter_strategy(draft, at)
         _delivery_limit(draft, at, options)
     _consumer_timeout(draft, at, options)
+    return _merged(draft, at)
+
+
+def merge_fallback(at: Situation, options: Options) -> Merged:
+    """Only what brings a reject to tarry: the key that every type of queue knows."""
+    draft = _Draft(dict(at.base.definition) if at.base else {})
+    _dead_letter_exchange(draft, at, options)
+    return _merged(draft, at)
+
+
+def _merged(draft: _Draft, at: Situation) -> Merged:
     record = Record.of(at.base, tuple(sorted(draft.own)))
     taken = sorted(draft.definition.keys() - set(record.own))
     if at.base is not None and taken:

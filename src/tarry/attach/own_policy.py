@@ -1,12 +1,19 @@
-"""The one policy that attach sets for a queue, and how it is known again.
+"""The policies that attach sets for a queue, and how they are known again.
 
 A broker applies a single policy to a queue, so ours must carry the user's keys as well as its own. What it was made of
 is written into its pattern as a regular expression comment, which the broker ignores and every management UI shows:
 
-    ^orders$(?#tarry attach; base=team:9f2c61d0a4be; own=dead-letter-exchange,delivery-limit)
+    ^orders$(?#tarry attach; base=team:9f2c61d0a4be; own=dead-letter-exchange,delivery-limit; confirmed)
 
 Nothing else has to be stored: deleting the policy brings the user's own back, and a later reading can tell whether
 that one has changed since.
+
+A 3.10 broker that loses the client during a write records the policy and may not apply it, and then takes the same
+policy again for no change. So each policy is written twice: first as unconfirmed, with a random number that makes it a
+change in any case, and when the broker has answered, as confirmed.
+
+A second policy, `tarry-fallback.orders`, applies if the queue is declared again as another type, for which the first
+is void or not meant.
 """
 
 from __future__ import annotations
@@ -14,17 +21,24 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, unquote
 
 from tarry.topology.policies import BrokerPolicy
 
 PREFIX = "tarry."
+FALLBACK_PREFIX = "tarry-fallback."
 NO_BASE = "-"
 
-_RECORD = re.compile(r"\(\?#tarry attach; base=(?P<name>[^:;)]+)(?::(?P<print>[0-9a-f]+))?; own=(?P<own>[^)]*)\)$")
+CONFIRMED = "confirmed"
+
+_RECORD = re.compile(
+    r"\(\?#tarry attach; base=(?P<name>[^:;)]+)(?::(?P<print>[0-9a-f]+))?; own=(?P<own>[^;)]*)"
+    r"(?:; (?P<state>[a-z]+(?:=[0-9a-f]+)?))?\)$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +48,8 @@ class Record:
     base: str | None
     fingerprint: str | None
     own: tuple[str, ...]
+    state: str = CONFIRMED
+    """Anything else: no answer to a write of it is known, so it may be recorded and not applied."""
 
     @classmethod
     def of(cls, base: BrokerPolicy | None, own: tuple[str, ...]) -> Record:
@@ -47,7 +63,12 @@ class Record:
         if found is None:
             return None
         base = unquote(found["name"]) if found["print"] else None
-        return cls(base, found["print"], tuple(key for key in found["own"].split(",") if key))
+        own = tuple(key for key in found["own"].split(",") if key)
+        return cls(base, found["print"], own, found["state"] or "")
+
+    @property
+    def confirmed(self) -> bool:
+        return self.state == CONFIRMED
 
     def made_from(self, base: BrokerPolicy | None) -> bool:
         """Whether the user's policy still says what it said then; its name and priority do not matter."""
@@ -55,7 +76,8 @@ class Record:
 
     def __str__(self) -> str:
         base = NO_BASE if self.base is None else f"{quote(self.base, safe='')}:{self.fingerprint}"
-        return f"(?#tarry attach; base={base}; own={','.join(self.own)})"
+        state = f"; {self.state}" if self.state else ""
+        return f"(?#tarry attach; base={base}; own={','.join(self.own)}{state})"
 
 
 def fingerprint(definition: Mapping[str, Any]) -> str:
@@ -66,13 +88,17 @@ def policy_name(queue: str) -> str:
     return f"{PREFIX}{queue}"
 
 
+def fallback_name(queue: str) -> str:
+    return f"{FALLBACK_PREFIX}{queue}"
+
+
 def pattern_for(queue: str, record: Record) -> str:
     return f"^{re.escape(queue)}${record}"
 
 
 def is_own(policy: BrokerPolicy) -> bool:
     """Of any installation: a policy that some attach has set."""
-    return policy.name.startswith(PREFIX) and Record.read(policy.pattern) is not None
+    return policy.name.startswith((PREFIX, FALLBACK_PREFIX)) and Record.read(policy.pattern) is not None
 
 
 def belongs_to(policy: BrokerPolicy, intake: str) -> bool:
@@ -80,7 +106,14 @@ def belongs_to(policy: BrokerPolicy, intake: str) -> bool:
 
 
 def queue_of(policy: BrokerPolicy) -> str:
-    return policy.name.removeprefix(PREFIX)
+    return policy.name.removeprefix(PREFIX if policy.name.startswith(PREFIX) else FALLBACK_PREFIX)
+
+
+def unconfirmed(policy: BrokerPolicy) -> BrokerPolicy:
+    """The same policy as it is written first; no two of them are equal."""
+    return replace(
+        policy, pattern=policy.pattern.replace(f"; {CONFIRMED})", f"; un{CONFIRMED}={secrets.token_hex(4)})")
+    )
 
 
 def apply_to(queue_type: str, version: tuple[int, ...]) -> str:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tarry.attach import settings
-from tarry.attach.merge import Merged, Options, Situation, merge
-from tarry.attach.own_policy import Record, apply_to, belongs_to, is_own, is_readable, pattern_for, policy_name
-from tarry.attach.remarks import Level, Remark, refusal, warning
+from tarry.attach.merge import DLX, Merged, Options, Situation, merge, merge_fallback
+from tarry.attach.own_policy import (
+    Record,
+    apply_to,
+    belongs_to,
+    fallback_name,
+    is_own,
+    is_readable,
+    pattern_for,
+    policy_name,
+)
+from tarry.attach.remarks import Level, Remark, note, refusal, warning
 from tarry.attach.survey import Survey, UserQueue
 from tarry.core.names import Destination
 from tarry.topology.blueprint import destination_blueprint
 from tarry.topology.objects import Blueprint
 from tarry.topology.policies import BrokerPolicy, policy_for
 
-LOWEST_PRIORITY = 1
+LOWEST_PRIORITY = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,10 @@ class AttachPlan:
     policy: BrokerPolicy | None = None
     """The policy as it should be; None for an exchange, and for a refusal."""
     policy_changes: bool = False
+    """Also where it stands on the broker and is not in effect."""
+    fallback: BrokerPolicy | None = None
+    """The policy for the time after the queue is declared again as another type."""
+    fallback_changes: bool = False
 
     @property
     def refused(self) -> bool:
@@ -37,14 +50,16 @@ class AttachPlan:
 
     @property
     def nothing_to_do(self) -> bool:
-        return not (self.policy_changes or len(self.missing))
+        return not (self.policy_changes or self.fallback_changes or len(self.missing))
 
     def texts(self, level: Level) -> list[str]:
         return [remark.text for remark in self.remarks if remark.level is level]
 
 
-def plan_queue(survey: Survey, name: str, options: Options, failures: tuple[str, ...]) -> AttachPlan:
-    """`failures` are the dead-letter reasons that the topology retries."""
+def plan_queue(
+    survey: Survey, name: str, options: Options, failures: tuple[str, ...], destinations: tuple[str, ...] = ("*",)
+) -> AttachPlan:
+    """`failures` are the dead-letter reasons that the topology retries, `destinations` its globs of queues."""
     destination = Destination("queue", name)
     queue = survey.queues.get(name)
     if queue is None:
@@ -52,14 +67,27 @@ def plan_queue(survey: Survey, name: str, options: Options, failures: tuple[str,
     at = situation(survey, queue)
     ours = live_policy(survey, name)
     merged = merge(at, kept(options, ours, at.base))
-    remarks = [*settings.refusals(at, survey.names), *_other_installation(survey, name), *merged.remarks]
+    remarks = [*settings.refusals(at, survey.names, destinations), *_other_installation(survey, name), *merged.remarks]
     if any(remark.level is Level.REFUSAL for remark in remarks):
         return AttachPlan(destination, Blueprint((), (), ()), tuple(remarks), queue)
     remarks += settings.warnings(at, failures)
     remarks += settings.installation(at, len(survey.live.bindings_from(survey.names.deliver)))
     remarks += _ties(survey, at)
     policy = _policy(survey, queue, merged, ours)
-    return AttachPlan(destination, missing_parts(survey, destination), tuple(remarks), queue, policy, policy != ours)
+    other = as_other_type(survey, at)
+    fallback = fallback_policy(survey, other, options, policy.priority)
+    if fallback is None:
+        remarks.append(_no_fallback(other))
+    return AttachPlan(
+        destination,
+        missing_parts(survey, destination),
+        tuple(remarks),
+        queue,
+        policy,
+        policy_changes=policy != ours or queue.policy != policy.name,
+        fallback=fallback,
+        fallback_changes=fallback != live_fallback(survey, name),
+    )
 
 
 def situation(survey: Survey, queue: UserQueue) -> Situation:
@@ -72,26 +100,74 @@ def situation(survey: Survey, queue: UserQueue) -> Situation:
     )
 
 
-def users_policy(survey: Survey, queue: UserQueue) -> BrokerPolicy | None:
-    """The policy that the broker would apply without ours: its own word where it has one, else worked out likewise."""
+def users_policy(survey: Survey, queue: UserQueue, chosen: BrokerPolicy | None = None) -> BrokerPolicy | None:
+    """The policy that the broker would apply without ours: its own word where it has one, else worked out likewise.
+
+    Of two equals that is `chosen`, or what was chosen when it was attached.
+    """
     others = {policy.name: policy for policy in survey.policies if not is_own(policy)}
     if queue.policy in others:
         return others[queue.policy]
     record = record_of(live_policy(survey, queue.name))
-    before = others.get(record.base or "") if record else None
+    before = chosen or (others.get(record.base or "") if record else None)
     # A pattern that Python cannot read would be taken to fit; only the broker's word, then or now, makes it count.
     strongest = policy_for(
         queue.as_queue(), (one for one in others.values() if one is before or is_readable(one.pattern))
     )
-    if before is not None and strongest is not None and before.priority == strongest.priority:
-        return before  # of two equals, the one that the broker chose when it was attached
+    if before is None or strongest is None or not before.fits(queue.as_queue()):
+        return strongest
+    if before.priority == strongest.priority:
+        return before
     return strongest
+
+
+def as_other_type(survey: Survey, at: Situation) -> Situation:
+    """If the queue were declared again as the other type that can be attached."""
+    queue = _retyped(at.queue)
+    operator = policy_for(queue.as_queue(), survey.operator_policies)
+    return replace(at, queue=queue, base=users_policy(survey, queue, at.base), operator=operator)
+
+
+def _retyped(queue: UserQueue) -> UserQueue:
+    return replace(queue, type="classic" if queue.type == "quorum" else "quorum", policy=None)
+
+
+def fallback_policy(survey: Survey, other: Situation, options: Options, priority: int) -> BrokerPolicy | None:
+    """One priority below ours; None where the user's own policy for the other type sends its dead letters elsewhere."""
+    name = other.queue.name
+    ours = live_fallback(survey, name) or live_policy(survey, name)
+    merged = merge_fallback(other, kept(options, ours, other.base))
+    if merged.refused:
+        return None
+    return BrokerPolicy(
+        name=fallback_name(name),
+        pattern=pattern_for(name, merged.record),
+        apply_to=apply_to(other.queue.type, survey.version),
+        priority=priority - 1,
+        definition=merged.definition,
+    )
+
+
+def _no_fallback(other: Situation) -> Remark:
+    name, exchange = (other.base.name, other.base.definition.get(DLX)) if other.base else ("", None)
+    return note(
+        f"if it is declared again as a {other.queue.type} queue, policy {name!r} sends its dead letters to "
+        f"{exchange!r} and not to tarry (--replace-dead-letter changes that)"
+    )
 
 
 def live_policy(survey: Survey, queue: str) -> BrokerPolicy | None:
     """Our policy for a queue as it stands on the broker, if it does."""
+    return _own(survey, policy_name(queue))
+
+
+def live_fallback(survey: Survey, queue: str) -> BrokerPolicy | None:
+    return _own(survey, fallback_name(queue))
+
+
+def _own(survey: Survey, name: str) -> BrokerPolicy | None:
     for policy in survey.policies:
-        if policy.name == policy_name(queue) and belongs_to(policy, survey.names.intake):
+        if policy.name == name and belongs_to(policy, survey.names.intake):
             return policy
     return None
 
@@ -101,9 +177,11 @@ def record_of(policy: BrokerPolicy | None) -> Record | None:
 
 
 def _policy(survey: Survey, queue: UserQueue, merged: Merged, ours: BrokerPolicy | None) -> BrokerPolicy:
-    """Above every policy that could apply; a priority that is high enough already is left as it is."""
-    rivals = (policy.priority for policy in _matching(queue, survey.policies) if not is_own(policy))
-    needed = max((priority + 1 for priority in rivals), default=LOWEST_PRIORITY)
+    """Above every policy that could apply, whatever type the queue may get, with room for the fallback below it; a
+    priority that is high enough already is left as it is.
+    """
+    matching = (*_matching(queue, survey.policies), *_matching(_retyped(queue), survey.policies))
+    needed = max((policy.priority + 2 for policy in matching if not is_own(policy)), default=LOWEST_PRIORITY)
     return BrokerPolicy(
         name=policy_name(queue.name),
         pattern=pattern_for(queue.name, merged.record),
@@ -142,8 +220,9 @@ def missing_parts(survey: Survey, destination: Destination) -> Blueprint:
 
 def _other_installation(survey: Survey, queue: str) -> Iterable[Remark]:
     for policy in survey.policies:
-        if policy.name == policy_name(queue) and not belongs_to(policy, survey.names.intake):
-            intake = policy.definition.get("dead-letter-exchange")
+        named = policy.name in (policy_name(queue), fallback_name(queue))
+        if named and not belongs_to(policy, survey.names.intake):
+            intake = policy.definition.get(DLX)
             yield refusal(
                 f"policy {policy.name!r} is there already and leads to {intake!r}: detach it where it was attached "
                 "(tarry detach, with that installation's topology), or rename it if it is your own"

@@ -96,8 +96,10 @@ def _policy(management: Management, name: str, twin: Twin) -> Iterator[None]:
     definition = json.loads(twin.definition) | {DLX: name}
     highest = max((found["priority"] for found in management.policies()), default=0)
     pattern = f"^{re.escape(name)}$"
-    management.set_policy(policy, pattern=pattern, definition=definition, priority=highest + 1, apply_to=twin.apply_to)
     try:
+        management.set_policy(
+            policy, pattern=pattern, definition=definition, priority=highest + 1, apply_to=twin.apply_to
+        )
         yield
     finally:
         management.delete_policy(policy)

@@ -11,21 +11,26 @@ from tarry.attach.remarks import Level
 from tarry.topology.policies import BrokerPolicy
 
 
-def status(plan: AttachPlan, *, dry_run: bool) -> str:
+def status(plan: AttachPlan, *, dry_run: bool = False, left: bool = False) -> str:
+    """`left` is what an attach that was stopped did not come to."""
     if plan.refused:
         return "refused"
+    if left:
+        return "not attached"
     if plan.nothing_to_do:
         return "unchanged"
     return "planned" if dry_run else "attached"
 
 
-def attach_report(plan: AttachPlan, *, dry_run: bool) -> dict[str, Any]:
+def attach_report(plan: AttachPlan, *, dry_run: bool = False, left: bool = False) -> dict[str, Any]:
     return {
         "name": plan.destination.name,
         "kind": plan.destination.kind,
-        "status": status(plan, dry_run=dry_run),
+        "status": status(plan, dry_run=dry_run, left=left),
         "policy": policy_report(plan.policy) if plan.policy else None,
         "policy_changes": plan.policy_changes,
+        "fallback_policy": policy_report(plan.fallback) if plan.fallback else None,
+        "fallback_policy_changes": plan.fallback_changes,
         "queues": [{"name": queue.name, "arguments": queue.arguments.as_dict()} for queue in plan.missing.queues],
         "bindings": [
             {"source": found.source, "key": found.key, "destination": found.destination, "to": found.destination_type}

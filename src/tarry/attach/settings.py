@@ -6,18 +6,26 @@ from collections.abc import Iterator
 
 from tarry.attach.merge import DLX, DLX_KEY, OVERFLOW, Situation
 from tarry.attach.remarks import Remark, note, refusal, warning
+from tarry.attach.survey import UserQueue
+from tarry.contract.checks import is_destination
 from tarry.core.durations import humanise
-from tarry.core.names import LONGEST_RELAYED_NAME, Names
+from tarry.core.names import LONGEST_RELAYED_NAME, RESERVED, Names
 
 ATTACHABLE = ("classic", "quorum")
 MANY_DESTINATIONS = 500
 DIRECT_ROUTING_SINCE = (3, 11)
 
 
-def refusals(at: Situation, names: Names) -> Iterator[Remark]:
+def refusals(at: Situation, names: Names, destinations: tuple[str, ...]) -> Iterator[Remark]:
     queue = at.queue
     if names.is_ours(queue.name):
         yield refusal("it belongs to tarry or to the broker itself: only queues of your own can be attached")
+    elif not is_destination(queue.name, destinations):
+        yield refusal(
+            f"it is outside the topology's `destinations` ({', '.join(destinations)}), so each reject would go to "
+            "review and not be retried: add it to `destinations` in tarry.toml, then attach again"
+        )
+    yield from _reserved(queue)
     if queue.type not in ATTACHABLE:
         yield refusal(
             f"a {queue.type} queue has no reject and no dead-lettering: consume it into a queue of its own first"
@@ -32,6 +40,21 @@ def refusals(at: Situation, names: Names) -> Iterator[Remark]:
         yield refusal(
             f"its argument x-dead-letter-exchange={queue.argument(DLX)!r} beats any policy: declare the queue anew "
             f"without it (or with {at.intake!r}), then attach again"
+        )
+
+
+def _reserved(queue: UserQueue) -> Iterator[Remark]:
+    """A request whose routing key begins so goes to review: the key could open one of tarry's own ways."""
+    if queue.name.startswith(RESERVED):
+        yield refusal(
+            f"its name begins with {RESERVED!r}, which is reserved for tarry's routing keys, so a reject would go to "
+            "review and not be retried: use a queue with another name"
+        )
+    key = queue.argument(DLX_KEY)
+    if isinstance(key, str) and key.startswith(RESERVED):
+        yield refusal(
+            f"its argument x-dead-letter-routing-key={key!r} begins with {RESERVED!r}, which is reserved for tarry's "
+            "routing keys, so each reject would go to review and not be retried: declare the queue again without it"
         )
 
 

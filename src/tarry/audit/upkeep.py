@@ -12,6 +12,8 @@ from datetime import timedelta
 
 import structlog
 
+from tarry.attach.listing import Attachment, attachments
+from tarry.attach.survey import read_survey
 from tarry.audit.report import GRACE, Report, report
 from tarry.audit.retention import SLICE, prune_books
 from tarry.audit.stalls import Flow, Stall, stalls
@@ -20,6 +22,7 @@ from tarry.audit.store import GIVE_BACK
 from tarry.audit.verify import Auditor, Look, Rules
 from tarry.broker.management import Management
 from tarry.core.names import Names
+from tarry.errors import BrokerError
 
 log = structlog.get_logger()
 
@@ -61,6 +64,8 @@ class Findings:
     presumed: int = 0
     noted: int = 0
     """Rounds that were noted as overdue now, for the first time."""
+    attachments: tuple[Attachment, ...] | None = None
+    """Everything that is attached, with its state; None where the broker could not be asked."""
 
 
 @dataclass(slots=True)
@@ -97,7 +102,16 @@ class Keeper:
             stalled=tuple(self._stalls(books, before, look)),
             open_by_tier={row[0]: row[1] for row in books.rows("open_by_tier") if row[0]},
             depth_by_tier={name: depth.messages for name, depth in look.depths.tiers.items()},
+            attachments=self._attachments(),
         )
+
+    def _attachments(self) -> tuple[Attachment, ...] | None:
+        """What cannot be read here must not keep the rest of the pass from being made."""
+        try:
+            return tuple(attachments(read_survey(self.management, self.names)))
+        except BrokerError as error:
+            log.warning("attachments were not checked", reason=str(error))
+            return None
 
     def _stalls(self, books: Report, before: Look | None, look: Look) -> list[Stall]:
         since, self._looked_at = self._looked_at, time.monotonic()

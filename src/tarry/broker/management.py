@@ -17,6 +17,7 @@ from pyrabbit2.api import PermissionError as Unauthorised
 from pyrabbit2.http import HTTPError, NetworkError
 
 from tarry.broker.address import Address
+from tarry.broker.signals import uninterrupted
 from tarry.broker.tls import distrusted
 from tarry.errors import BrokerError, BrokerUnreachableError, SettingsError
 
@@ -98,10 +99,17 @@ class Management:
 
     def set_policy(self, name: str, *, pattern: str, definition: Json, priority: int, apply_to: str) -> None:
         body = {"pattern": pattern, "definition": definition, "priority": priority, "apply-to": apply_to}
-        self._call(self._api.create_policy, self.vhost, name, **body)
+        with uninterrupted():
+            self._call(self._api.create_policy, self.vhost, name, **body)
 
     def delete_policy(self, name: str) -> None:
-        self._call(self._api.delete_policy, self.vhost, name)
+        """Two people may do it at once: a policy that somebody else has just deleted is deleted."""
+        try:
+            with uninterrupted():
+                self._call(self._api.delete_policy, self.vhost, name)
+        except BrokerError:
+            if any(policy["name"] == name for policy in self.policies()):
+                raise
 
     def definitions(self) -> Json:
         return cast("Json", self._get(f"definitions/{self._quoted}"))

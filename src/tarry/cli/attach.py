@@ -7,17 +7,18 @@ from typing import Annotated
 
 import typer
 
+from tarry.attach.detach import DetachPlan, detach_plans
 from tarry.attach.detach import detach as take_back
-from tarry.attach.detach import detach_plans
 from tarry.attach.listing import State, attachments
 from tarry.attach.merge import DELIVERY_LIMIT, Options
-from tarry.attach.perform import Request, make_plans
+from tarry.attach.perform import Progress, Request, make_plans
 from tarry.attach.perform import attach as carry_out
+from tarry.attach.plan import AttachPlan
 from tarry.attach.report import attach_report, detach_report, state_report
 from tarry.attach.survey import Survey, read_survey
 from tarry.broker.address import Address
 from tarry.broker.management import Management
-from tarry.cli.attach_view import show_attachments, show_detached, show_plan
+from tarry.cli.attach_view import show_attachments, show_detached, show_plan, show_unfinished
 from tarry.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -29,9 +30,11 @@ from tarry.cli.options import (
     topology_from,
 )
 from tarry.cli.output import note, print_json
+from tarry.cli.stopping import exit_code, terminable
 from tarry.core.durations import parse_duration
 from tarry.core.names import Names
-from tarry.errors import SettingsError
+from tarry.errors import SettingsError, TarryError
+from tarry.topology.model import Topology
 from tarry.topology.settle import SETTLING_SECONDS
 
 Queues = Annotated[
@@ -88,7 +91,9 @@ def attach(
     options = Options(delivery_limit, timeout_ms(consumer_timeout), replace_dead_letter)
     request = Request(queues or (), exchange or (), options, probe)
     plans = (
-        make_plans(made, read(address, made.broker_names), request) if dry_run else carry_out(made, address, request)
+        make_plans(made, read(address, made.broker_names), request)
+        if dry_run
+        else attach_or_tell(made, address, request, as_json=as_json)
     )
     if as_json:
         print_json([attach_report(plan, dry_run=dry_run) for plan in plans])
@@ -99,6 +104,31 @@ def attach(
             note("Proven on a twin of each kind of queue: a retry comes home, and a reject comes out as a dead letter.")
     if any(plan.refused for plan in plans):
         raise typer.Exit(1)
+
+
+def attach_or_tell(made: Topology, address: Address, request: Request, *, as_json: bool) -> list[AttachPlan]:
+    """If it is stopped, or fails after the first change, it says what is attached and what is not."""
+    progress = Progress()
+    try:
+        with terminable():
+            return carry_out(made, address, request, progress)
+    except KeyboardInterrupt as stopped:
+        tell_unfinished(progress, as_json=as_json)
+        done = len([plan for plan in progress.able if not progress.is_left(plan)])
+        note(f"Stopped: {done} of {len(progress.able)} were attached. Run the same command again for the rest.")
+        raise typer.Exit(exit_code(stopped)) from None
+    except TarryError:
+        if progress.done:
+            tell_unfinished(progress, as_json=as_json)
+        raise
+
+
+def tell_unfinished(progress: Progress, *, as_json: bool) -> None:
+    if as_json:
+        print_json([attach_report(plan, left=progress.is_left(plan)) for plan in progress.plans])
+        return
+    for plan in progress.plans:
+        show_unfinished(plan, left=progress.is_left(plan))
 
 
 def detach(
@@ -121,9 +151,7 @@ def detach(
     if dry_run:
         plans = detach_plans(read(address, made.broker_names), queues or (), exchange or ())
     else:
-        plans = take_back(
-            made, address, queues=queues or (), exchanges=exchange or (), force=force, before_waiting=tell_waiting
-        )
+        plans = detach_or_tell(made, address, queues or (), exchange or (), force=force)
     if as_json:
         print_json([detach_report(plan, dry_run=dry_run) for plan in plans])
     else:
@@ -131,6 +159,28 @@ def detach(
             show_detached(plan, dry_run=dry_run)
     if any(plan.kept for plan in plans):
         raise typer.Exit(1)
+
+
+def detach_or_tell(
+    made: Topology, address: Address, queues: Sequence[str], exchanges: Sequence[str], *, force: bool
+) -> list[DetachPlan]:
+    """If it is stopped it says whose rejects no longer come to tarry."""
+    closed: list[DetachPlan] = []
+    try:
+        with terminable():
+            return take_back(
+                made,
+                address,
+                queues=queues,
+                exchanges=exchanges,
+                force=force,
+                before_waiting=tell_waiting,
+                on_closed=closed.append,
+            )
+    except KeyboardInterrupt as stopped:
+        names = ", ".join(plan.destination.name for plan in closed) or "none"
+        note(f"Stopped. The policy is deleted: {names}. Run the same command again to remove bindings and relays.")
+        raise typer.Exit(exit_code(stopped)) from None
 
 
 def read(address: Address, names: Names) -> Survey:

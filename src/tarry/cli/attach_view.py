@@ -15,10 +15,16 @@ from tarry.attach.remarks import Level
 from tarry.attach.report import policy_report, status
 from tarry.cli.output import line, note, print_table, table
 
-MARKS = {"attached": ("✔", "green"), "unchanged": ("=", "dim"), "planned": ("+", "yellow"), "refused": ("✘", "red")}
+MARKS = {
+    "attached": ("✔", "green"),
+    "unchanged": ("=", "dim"),
+    "planned": ("+", "yellow"),
+    "refused": ("✘", "red"),
+    "not attached": ("✘", "red"),
+}
 WORDS = {"unchanged": "attached already, nothing to change", "planned": "would be attached"}
 REMARKS = ((Level.REFUSAL, "why:", "red"), (Level.WARNING, "warning:", "yellow"), (Level.NOTE, "note:", "dim"))
-STATES = {State.OK: "green", State.DRIFTED: "yellow"}
+STATES = {State.OK: "green", State.DRIFTED: "yellow", State.TYPE_CHANGED: "yellow"}
 
 
 def show_plan(plan: AttachPlan, *, dry_run: bool) -> None:
@@ -31,6 +37,13 @@ def show_plan(plan: AttachPlan, *, dry_run: bool) -> None:
             line(text, f"    {word}", style)
 
 
+def show_unfinished(plan: AttachPlan, *, left: bool) -> None:
+    if left:
+        line(f"{plan.destination.kind} {plan.destination.name}: not attached", *MARKS["not attached"])
+    else:
+        show_plan(plan, dry_run=False)
+
+
 def _changes(plan: AttachPlan, *, in_full: bool) -> list[str]:
     """In full, a reader can check the policy word by word and set it by other means."""
     found = [
@@ -38,9 +51,10 @@ def _changes(plan: AttachPlan, *, in_full: bool) -> list[str]:
         for queue in plan.missing.queues
     ]
     found += [f"binding {binding}" for binding in plan.missing.bindings]
-    if plan.policy is not None and plan.policy_changes:
-        about = policy_report(plan.policy) if in_full else dict(plan.policy.definition)
-        found.append(f"policy  {'' if in_full else f'{plan.policy.name} '}{_compact(about)}")
+    for policy, changes in ((plan.policy, plan.policy_changes), (plan.fallback, plan.fallback_changes)):
+        if policy is not None and changes:
+            about = policy_report(policy) if in_full else dict(policy.definition)
+            found.append(f"policy  {'' if in_full else f'{policy.name} '}{_compact(about)}")
     return found
 
 

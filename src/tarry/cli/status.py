@@ -9,6 +9,9 @@ from typing import Any
 
 import typer
 
+from tarry.attach.listing import Attachment, State, attachments
+from tarry.attach.report import state_report
+from tarry.attach.survey import read_survey
 from tarry.audit.depths import Depths, read_depths
 from tarry.audit.report import Report
 from tarry.audit.status import Counts, InTier, PausedNow, read_counts, read_paused, read_tiers
@@ -34,7 +37,7 @@ def status(
     ca_file: CaFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """What waits in which tier, what is due next, what is in review, what is overdue."""
+    """What waits in which tier, what is due next, what is in review, what is overdue, which attachment is broken."""
     where = installation(database_url, topology, url, management_url, ca_file, only_looks=True)
     troubles: list[TarryError] = []
     depths = _depths(where, troubles)
@@ -44,10 +47,13 @@ def status(
         tiers = read_tiers(books, depths)
         paused = read_paused(books) if books else []
     queues = _queues(where, depths)
+    attached = _attached(where, troubles) if depths else []
     if as_json:
-        print_json(_report(counts, tiers, queues, troubles) | {"paused": [_paused(one) for one in paused]})
+        more = {"paused": [_paused(one) for one in paused], "attachments": [state_report(one) for one in attached]}
+        print_json(_report(counts, tiers, queues, troubles) | more)
     else:
         _show(counts, tiers, queues)
+        _show_attached(attached)
         _show_paused(paused)
         for trouble in troubles:
             print_error(trouble)
@@ -61,6 +67,14 @@ def _depths(where: Installation, troubles: list[TarryError]) -> Depths | None:
     except BrokerError as error:
         troubles.append(error)
         return None
+
+
+def _attached(where: Installation, troubles: list[TarryError]) -> list[Attachment]:
+    try:
+        return attachments(read_survey(Management(where.address), where.names))
+    except BrokerError as error:
+        troubles.append(error)
+        return []
 
 
 def _books(where: Installation, stack: ExitStack, troubles: list[TarryError]) -> Report | None:
@@ -100,6 +114,16 @@ def _show(counts: Counts | None, tiers: list[InTier], queues: dict[str, int]) ->
         )
         line(f"in review {counts.in_review:,}, held {counts.held:,}, unroutable {counts.unroutable:,}")
         line(f"overdue {counts.overdue:,}", *(("✗", "red") if counts.overdue else ("✓", "green")))
+
+
+def _show_attached(attached: list[Attachment]) -> None:
+    """All that is not as attach made it, each with the command that mends it."""
+    wrong = [one for one in attached if one.state is not State.OK]
+    if attached and not wrong:
+        line(f"attached {len(attached):,}, all in effect", "✓", "green")
+    for one in wrong:
+        mark = ("✗", "red") if one.state.may_lose_rejects else ("!", "yellow")
+        line(f"{one.destination.kind} {one.destination.name}: {one.state}: {one.detail}", *mark)
 
 
 def _show_paused(paused: list[PausedNow]) -> None:

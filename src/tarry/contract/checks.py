@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from tarry.contract.message import Acceptance, Delivery, Origin
@@ -33,6 +34,11 @@ def check_origin(origin: Origin, accept: Acceptance) -> None:
     accept.sound.add(origin)
 
 
+def is_destination(queue: str, destinations: Iterable[str]) -> bool:
+    """Whether the topology lets messages return to a queue; `destinations` are its globs."""
+    return any(fnmatchcase(queue, glob) for glob in destinations)
+
+
 def check_delivered_key(key: str | bytes) -> None:
     """The key it came with is the one it returns with, unless the request names another."""
     if isinstance(key, bytes):
@@ -56,7 +62,7 @@ def _check_queue(queue: str, accept: Acceptance) -> None:
         raise RefusalError(f"{queue[:40]!r} cannot be the name of an origin queue")
     if accept.names.is_ours(queue):
         raise RefusalError(f"the origin {queue!r} is a queue of tarry's or the broker's own")
-    if not any(fnmatchcase(queue, glob) for glob in accept.destinations):
+    if not is_destination(queue, accept.destinations):
         raise RefusalError(f"the origin {queue!r} is outside the topology's `destinations`")
 
 

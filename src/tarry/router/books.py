@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tarry.attach.listing import State
 from tarry.audit.upkeep import Findings
 
 ABSENT = "; absent while the last pass over the books could not be made."
@@ -35,6 +36,8 @@ class BooksFound(Collector):
         yield _single("tarry_missing", "Open retries that the broker does not have, at two looks in a row", missing)
         yield _family("tarry_tier_open", "Retries in a tier by the books", "tier", open_)
         yield _family("tarry_tier_depth", "Messages in a tier on the broker", "tier", depths)
+        attached = _attached(found) if found else {}
+        yield _family("tarry_attachments", "Attached queues and exchanges, by state", "state", attached)
         yield _family("tarry_stalled", "Messages in a queue whose destination does not take them", "queue", stalled)
 
 
@@ -56,6 +59,12 @@ def _filled(found: Findings) -> dict[str, int]:
 
 def _stalled(found: Findings) -> dict[str, int]:
     return {stall.queue: stall.messages for stall in found.stalled}
+
+
+def _attached(found: Findings) -> dict[str, int]:
+    if found.attachments is None:
+        return {}
+    return {str(state): sum(one.state is state for one in found.attachments) for state in State}
 
 
 def _single(name: str, text: str, value: float | None) -> GaugeMetricFamily:

@@ -39,3 +39,11 @@ def _log(findings: Findings) -> None:
         log.warning("retries are late", number=findings.late, oldest_s=round(findings.oldest_overdue_s))
     for stall in findings.stalled:
         log.warning("a queue is stalled", queue=stall.queue, messages=stall.messages, behind=list(stall.destinations))
+    for found in findings.attachments or ():
+        if found.state.may_lose_rejects:
+            log.error(
+                "attachment is not in effect",
+                queue=found.destination.name,
+                state=str(found.state),
+                detail=found.detail,
+            )

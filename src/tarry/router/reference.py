@@ -47,6 +47,7 @@ _WORTH = {
     "tarry_missing": "`max(tarry_missing) > 0`: wake somebody; `tarry audit verify` names them, `recover` sends them",
     "tarry_tier_open": "`topk(5, max by (tier) (tarry_tier_open))`: where messages wait",
     "tarry_tier_depth": "`max by (tier) (tarry_tier_depth - tarry_tier_open) > 0` for 15 m: books and broker differ",
+    "tarry_attachments": '`max by (state) (tarry_attachments{state!="ok"}) > 0` for 5 m: run `tarry attach --list`',
     "tarry_stalled": "`max by (queue) (tarry_stalled) > 0`: the log names the destination behind it",
     "tarry_presumed": "`rate(tarry_presumed_total[1h])`: successes that no consumer reported",
     "tarry_cancelled": "`increase(tarry_cancelled_total[1h])`: how much people cancel",

@@ -52,6 +52,20 @@ def test_queues_that_come_and_go(world: World) -> None:
     assert world.everything() == before
 
 
+def test_attach_refuses_queues_that_can_never_retry(world: World) -> None:
+    topology = world.topology.model_copy(update={"destinations": ("ord*", "~*")})
+    world.declare("mail")
+    world.declare("~orders")
+    world.declare("orders", x_dead_letter_exchange="retry.intake", x_dead_letter_routing_key="~to:mail")
+    before = world.everything()
+    plans = attach(topology, world.address, Request(["mail", "~orders", "orders"]))
+    refused = {plan.destination.name: "".join(plan.texts(Level.REFUSAL)) for plan in plans}
+    assert "outside the topology's `destinations` (ord*, ~*)" in refused["mail"]
+    assert "its name begins with '~'" in refused["~orders"]
+    assert "x-dead-letter-routing-key='~to:mail' begins with '~'" in refused["orders"]
+    assert world.everything() == before
+
+
 def test_the_good_ones_of_several_are_attached(world: World) -> None:
     world.declare("orders")
     world.declare("log", "stream")

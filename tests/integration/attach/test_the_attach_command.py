@@ -2,40 +2,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from tarry.cli.attach import register
-from tarry.cli.output import Commands
 from tests.harness.spaces import Vhost
+from tests.integration.attach.cli import Run, runner
 from tests.integration.attach.world import World, a_world
-
-Run = Callable[..., Any]
-
-
-def runner(folder: Path, amqp_url: str, management_url: str) -> Run:
-    (folder / "tarry.toml").write_text("[ladder]\nlevels = 2\n")
-    (folder / "policies").mkdir()
-    (folder / "policies" / "all.toml").write_text('[[policy]]\nname = "default"\nschedule = ["1s"]\nmax_retries = 1\n')
-    app = typer.Typer(cls=Commands)
-    register(app)
-    environment = {
-        "RABBITMQ_URL": amqp_url,
-        "RABBITMQ_MANAGEMENT_URL": management_url,
-        "TARRY_TOPOLOGY": str(folder),
-    }
-    return lambda *arguments: CliRunner().invoke(app, list(arguments), env=environment)
-
-
-@pytest.fixture
-def tarry(tmp_path: Path, world: World, vhost: Vhost) -> Run:
-    return runner(tmp_path, vhost.amqp_url, vhost.management_url)
 
 
 def test_a_dry_run_shows_the_exact_policy_and_changes_nothing(world: World, tarry: Run) -> None:

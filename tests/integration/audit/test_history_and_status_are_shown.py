@@ -7,8 +7,10 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from tarry.attach.perform import Request, attach
 from tarry.broker.address import Address
 from tarry.broker.declare import channel
+from tarry.broker.management import Management
 from tarry.cli import audit, history, status
 from tarry.cli.output import Commands
 from tarry.core.states import Note
@@ -116,6 +118,22 @@ def test_the_status_shows_what_can_be_had(twice_tried: Books, vhost: Vhost, tmp_
     assert shown.exit_code == 1
     assert "retry.scheduled" in shown.stdout
     assert "Postgres does not answer" in shown.stderr
+
+
+def test_status_tells_an_attachment_that_is_not_in_effect(books: Books, vhost: Vhost, tmp_path: Path) -> None:
+    where = _installed(vhost, tmp_path)
+    address = Address.parse(vhost.amqp_url, management_url=vhost.management_url)
+    with channel(address, "test") as opened:
+        opened.queue_declare("orders", durable=True, arguments={"x-queue-type": "quorum"})
+        opened.queue_declare("mail", durable=True, arguments={"x-queue-type": "quorum"})
+    attach(load(tmp_path), address, Request(["orders", "mail"]))
+    assert "✓ attached 2, all in effect" in run(books, "status", **where).stdout
+    Management(address).delete_policy("tarry.orders")
+    shown = run(books, "status", **where)
+    assert shown.exit_code == 0
+    assert "✗ queue orders: policy gone: policy tarry.orders is not there; run: tarry attach orders" in shown.stdout
+    told = json.loads(run(books, "status", "--json", **where).stdout)["attachments"]
+    assert {one["name"]: one["state"] for one in told} == {"mail": "ok", "orders": "policy gone"}
 
 
 def test_the_commands_say_what_is_wrong_with_a_duration_and_a_moment(books: Books) -> None:

@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import psycopg
 
+from tarry.attach.perform import Request, attach
+from tarry.broker.management import Management
 from tarry.core.names import id_key
+from tarry.topology.load import load
 from tests.harness.proxy import Proxy
 from tests.harness.spaces import with_port
 from tests.harness.waiting import wait_for
@@ -41,6 +44,18 @@ def test_a_message_taken_from_a_tier_by_hand_is_missed(place: Place, start: Star
     place.get("retry.delay.5m")
     wait_for(lambda: router.metric("tarry_missing") == 1, what="one missing")
     assert router.wait_said("retries are missing")["number"] == 1
+
+
+def test_service_tells_an_attachment_that_is_not_in_effect(place: Place, start: Start) -> None:
+    queue = place.origin("quick.orders")
+    attach(load(place.folder), place.address, Request([queue]))
+    router = start(**OFTEN).wait_ready()
+    wait_for(lambda: router.metric("tarry_attachments", state="ok") == 1, what="the attachment to be seen")
+    Management(place.address).delete_policy(f"tarry.{queue}")
+    wait_for(lambda: router.metric("tarry_attachments", state="policy gone") == 1, what="the change to be seen")
+    assert router.metric("tarry_attachments", state="ok") == 0
+    told = router.wait_said("attachment is not in effect")
+    assert (told["queue"], told["state"]) == (queue, "policy gone")
 
 
 def test_what_was_diverted_at_the_cancelled_gate_is_cancelled_in_the_books(place: Place, start: Start) -> None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tarry.attach.listing import State, attachments
 from tarry.attach.merge import Options
+from tarry.attach.own_policy import unconfirmed
 from tarry.attach.plan import plan_queue
 from tarry.attach.survey import Survey, UserQueue
 from tarry.core.names import Destination
@@ -17,10 +20,16 @@ def parts_of(destination: Destination) -> Blueprint:
     return destination_blueprint(NAMES, destination)
 
 
-def our_policy(*policies: BrokerPolicy, queue: UserQueue | None = None) -> BrokerPolicy:
-    found = plan_queue(a_survey(queue or a_queue(), policies=policies), "orders", Options(), FAILURES).policy
-    assert found is not None
-    return found
+def our_policies(*policies: BrokerPolicy) -> tuple[BrokerPolicy, BrokerPolicy]:
+    """The policy itself, and the fallback."""
+    found = plan_queue(a_survey(a_queue(), policies=policies), "orders", Options(), FAILURES)
+    assert found.policy is not None
+    assert found.fallback is not None
+    return found.policy, found.fallback
+
+
+def our_policy(*policies: BrokerPolicy) -> BrokerPolicy:
+    return our_policies(*policies)[0]
 
 
 def survey(
@@ -48,7 +57,7 @@ def test_nothing_is_attached_on_a_fresh_broker() -> None:
 
 
 def test_what_stands_as_it_was_attached_is_ok() -> None:
-    (only,) = attachments(survey(TEAM, our_policy(TEAM)))
+    (only,) = attachments(survey(TEAM, *our_policies(TEAM)))
     assert (only.state, only.base, only.detail) == (State.OK, "team", "")
 
 
@@ -84,6 +93,39 @@ def test_a_stronger_policy_of_the_user_overrides_ours() -> None:
 
 def test_a_policy_of_ours_that_is_not_applied_at_all_is_told() -> None:
     assert "no policy at all" in one_state(survey(our_policy(), applied=None))[1]
+
+
+def test_list_tells_a_policy_write_that_was_not_confirmed() -> None:
+    ours, fallback = our_policies()
+    state, detail = one_state(survey(unconfirmed(ours), fallback))
+    assert state is State.UNCONFIRMED
+    assert detail.endswith("run: tarry attach orders")
+
+
+def test_list_tells_that_only_the_fallback_applies() -> None:
+    queue = a_queue(kind="classic", policy="tarry-fallback.orders")
+    state, detail = one_state(survey(*our_policies(), queues=(queue,)))
+    assert state is State.TYPE_CHANGED
+    assert "it is a classic queue now" in detail
+    assert not state.may_lose_rejects
+
+
+def test_list_tells_an_argument_that_beats_our_policy() -> None:
+    queue = a_queue(policy="tarry.orders", arguments={"x-dead-letter-exchange": "elsewhere"})
+    assert one_state(survey(*our_policies(), queues=(queue,)))[0] is State.OVERRIDDEN
+
+
+def test_list_tells_a_fallback_that_is_missing_or_edited() -> None:
+    ours, fallback = our_policies()
+    edited = replace(fallback, definition={**fallback.definition, "expires": 5})
+    for policies in ((ours,), (ours, edited)):
+        state, detail = one_state(survey(*policies))
+        assert state is State.DRIFTED
+        assert "tarry-fallback.orders" in detail
+
+
+def test_list_knows_an_attachment_by_its_fallback_alone() -> None:
+    assert one_state(survey(our_policies()[1], applied=None, bindings=()))[0] is State.POLICY_GONE
 
 
 def test_a_deleted_policy_is_told() -> None:

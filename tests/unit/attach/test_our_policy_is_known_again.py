@@ -16,6 +16,7 @@ from tarry.attach.own_policy import (
     pattern_for,
     policy_name,
     queue_of,
+    unconfirmed,
 )
 from tarry.topology.policies import BrokerPolicy
 from tests.unit.attach.surveys import a_policy
@@ -27,7 +28,7 @@ def test_the_pattern_fits_the_queue_alone_and_tells_what_it_was_made_of() -> Non
     record = Record("team a", "9f2c61d0a4be", KEYS)
     pattern = pattern_for("orders.new", record)
     assert pattern == (
-        r"^orders\.new$(?#tarry attach; base=team%20a:9f2c61d0a4be; own=dead-letter-exchange,delivery-limit)"
+        r"^orders\.new$(?#tarry attach; base=team%20a:9f2c61d0a4be; own=dead-letter-exchange,delivery-limit; confirmed)"
     )
     assert [
         name for name in ("orders.new", "ordersXnew", "my.orders.new", "orders.new.x") if re.search(pattern, name)
@@ -38,6 +39,25 @@ def test_the_pattern_fits_the_queue_alone_and_tells_what_it_was_made_of() -> Non
 def test_any_name_survives_the_record(base: str | None, queue: str) -> None:
     record = Record(base, None if base is None else "0123456789ab", KEYS)
     assert Record.read(pattern_for(queue, record)) == record
+
+
+def test_record_says_whether_a_write_was_confirmed() -> None:
+    record = Record(None, None, KEYS)
+    policy = BrokerPolicy(policy_name("orders"), pattern_for("orders", record))
+    first, second = unconfirmed(policy), unconfirmed(policy)
+    assert record.confirmed
+    assert first != second
+    for one in (first, second):
+        found = Record.read(one.pattern)
+        assert found is not None
+        assert not found.confirmed
+        assert found.own == KEYS
+
+
+def test_record_of_a_version_that_did_not_confirm_is_unconfirmed() -> None:
+    found = Record.read("^orders$(?#tarry attach; base=-; own=dead-letter-exchange)")
+    assert found is not None
+    assert not found.confirmed
 
 
 @pytest.mark.parametrize("pattern", ["^orders$", "^orders$(?#a comment of somebody's)", ""])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tarry.attach.merge import Options
-from tarry.attach.own_policy import Record, pattern_for
+from tarry.attach.own_policy import Record, pattern_for, unconfirmed
 from tarry.attach.plan import AttachPlan, plan_queue
 from tarry.attach.remarks import Level
 from tarry.attach.survey import Survey, UserQueue, require_topology
@@ -32,11 +32,13 @@ def policy_of(found: AttachPlan) -> BrokerPolicy:
 def attached(survey_of: UserQueue, *policies: BrokerPolicy, options: Options | None = None) -> Survey:
     """The survey that would be read after the plan was carried out."""
     before = a_survey(survey_of, policies=policies)
-    ours = policy_of(plan(before, survey_of.name, options))
+    done = plan(before, survey_of.name, options)
+    ours, fallback = policy_of(done), done.fallback
+    assert fallback is not None
     parts = destination_blueprint(NAMES, Destination("queue", survey_of.name))
     queue = a_queue(survey_of.name, survey_of.type, ours.name, arguments=survey_of.arguments)
     relays = tuple(part.name for part in parts.queues)
-    return a_survey(queue, policies=(*policies, ours), bindings=parts.bindings, with_queues=relays)
+    return a_survey(queue, policies=(*policies, ours, fallback), bindings=parts.bindings, with_queues=relays)
 
 
 def test_all_parts_are_planned() -> None:
@@ -58,7 +60,7 @@ def test_a_second_attach_has_nothing_to_do() -> None:
 
 def test_our_policy_is_stronger_than_any_that_fits() -> None:
     rivals = (a_policy("weak", priority=-3), a_policy("strong", priority=40), a_policy("else", "^mail", 90))
-    assert policy_of(plan(a_survey(a_queue(), policies=rivals))).priority == 41
+    assert policy_of(plan(a_survey(a_queue(), policies=rivals))).priority == 42
 
 
 def test_the_strongest_fitting_policy_is_the_one_that_is_merged() -> None:
@@ -123,6 +125,8 @@ def test_leave_once_given_to_take_dead_letters_over_holds_while_the_policy_stays
         (a_queue("manual-review.pending"), "belongs to tarry"),
         (a_queue("amq.gen-1"), "belongs to tarry or to the broker"),
         (a_queue(arguments={"x-dead-letter-exchange": "foo"}), "x-dead-letter-exchange='foo' beats any policy"),
+        (a_queue("~orders"), "its name begins with '~'"),
+        (a_queue(arguments={"x-dead-letter-routing-key": "~to:mail"}), "x-dead-letter-routing-key='~to:mail' begins"),
     ],
 )
 def test_what_cannot_work_is_refused_with_its_reason(queue: UserQueue, reason: str) -> None:
@@ -130,6 +134,56 @@ def test_what_cannot_work_is_refused_with_its_reason(queue: UserQueue, reason: s
     assert found.refused
     assert found.nothing_to_do
     assert reason in said(found, Level.REFUSAL)
+
+
+def test_attach_refuses_a_queue_outside_the_destinations() -> None:
+    found = plan_queue(a_survey(a_queue()), "orders", Options(), FAILURES, ("mail", "order.*"))
+    assert found.nothing_to_do
+    assert "outside the topology's `destinations` (mail, order.*)" in said(found, Level.REFUSAL)
+    assert not plan_queue(a_survey(a_queue()), "orders", Options(), FAILURES, ("mail", "ord*")).refused
+
+
+def test_attach_writes_again_what_the_broker_does_not_apply() -> None:
+    done = attached(a_queue())
+    found = plan(a_survey(a_queue(policy=None), policies=done.policies, bindings=tuple(done.live.bindings)))
+    assert found.policy_changes
+    assert not found.fallback_changes
+
+
+def test_attach_writes_again_what_was_not_confirmed() -> None:
+    done = attached(a_queue())
+    ours = tuple(unconfirmed(policy) for policy in done.policies)
+    assert plan(a_survey(done.queues["orders"], policies=ours)).policy_changes
+
+
+@pytest.mark.parametrize(("kind", "other"), [("quorum", "classic"), ("classic", "quorum")])
+def test_fallback_policy_is_for_the_other_type_with_the_users_keys(kind: str, other: str) -> None:
+    team, elsewhere = a_policy(priority=4, message_ttl=5), a_policy("mail", "^mail$", 9)
+    found = plan(a_survey(a_queue(kind=kind), policies=(team, elsewhere)))
+    assert found.fallback is not None
+    assert found.fallback.name == "tarry-fallback.orders"
+    assert found.fallback.apply_to == f"{other}_queues"
+    assert found.fallback.definition == {"message-ttl": 5, "dead-letter-exchange": "retry.intake"}
+    assert (policy_of(found).priority, found.fallback.priority) == (6, 5)
+
+
+def test_fallback_policy_merges_what_applies_to_the_other_type() -> None:
+    quorum = BrokerPolicy("q", "^orders$", "quorum_queues", 3, {"max-length": 1})
+    classic = BrokerPolicy("c", "^orders$", "classic_queues", 8, {"max-length": 2})
+    found = plan(a_survey(a_queue(policy="q"), policies=(quorum, classic)))
+    assert found.fallback is not None
+    assert (policy_of(found).definition["max-length"], found.fallback.definition["max-length"]) == (1, 2)
+    assert (policy_of(found).priority, found.fallback.priority) == (10, 9)
+
+
+def test_fallback_policy_leaves_other_dead_letters_alone_unless_told() -> None:
+    classic = BrokerPolicy("c", "^orders$", "classic_queues", 8, {"dead-letter-exchange": "graveyard"})
+    found = plan(a_survey(a_queue(), policies=(classic,)))
+    assert not found.refused
+    assert found.fallback is None
+    assert "policy 'c' sends its dead letters to 'graveyard'" in said(found, Level.NOTE)
+    replaced = plan(a_survey(a_queue(), policies=(classic,)), options=Options(replace_dead_letter=True))
+    assert replaced.fallback is not None
 
 
 def test_a_queue_that_is_not_there_is_refused() -> None:

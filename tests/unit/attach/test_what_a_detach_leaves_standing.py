@@ -50,7 +50,7 @@ def test_rejects_in_the_buffer_are_what_neither_part_of_the_total_counts(figures
 
 def test_nothing_is_taken_back_while_rejects_are_in_the_buffer() -> None:
     destination = Destination("queue", "orders")
-    plan = DetachPlan(destination, "tarry.orders", ("retry.relay.orders",), (), None, stuck=3)
+    plan = DetachPlan(destination, ("tarry.orders",), ("retry.relay.orders",), (), None, stuck=3)
     waits = wait_for_rejects(plan)
     assert waits.parts == []
     assert not waits.nothing_to_do
