@@ -14,6 +14,7 @@ TarryError
 ├── ControlError           an operator's action could not be done as asked
 │   ├── NotFoundError          nothing is known by that id or name
 │   ├── ConflictError          somebody or something else has it right now
+│   │   └── AmbiguousIdError       more than one fits that id; the message lists them
 │   └── WrongStateError        it is not in a state in which that can be done
 ├── ApiError               the HTTP API cannot be reached, or did not let us in
 └── EmbeddedError          the private broker or Postgres could not be had or started
@@ -99,6 +100,10 @@ class ConflictError(ControlError):
     """It is being worked on, or has moved on, or the same was asked for before."""
 
     exit_code = 5
+
+
+class AmbiguousIdError(ConflictError):
+    """More than one fits that id, or that beginning of an id; the message lists them."""
 
 
 class WrongStateError(ControlError):

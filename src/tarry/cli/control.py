@@ -33,7 +33,10 @@ MANY_HELD = 1_000
 AT_ONCE = 16
 
 Ids = Annotated[
-    list[str], typer.Argument(metavar="ID…", help="Retry ids or message ids; `-` reads them from stdin, one a line.")
+    list[str],
+    typer.Argument(
+        metavar="ID…", help="Retry ids, their beginnings, or message ids; `-` reads them from stdin, one a line."
+    ),
 ]
 Pattern = Annotated[
     str, typer.Argument(metavar="QUEUE", help="A queue, `exchange:NAME`, or a glob such as 'orders.*'.")
