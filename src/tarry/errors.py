@@ -16,6 +16,7 @@ TarryError
 │   ├── ConflictError          somebody or something else has it right now
 │   │   └── AmbiguousIdError       more than one fits that id; the message lists them
 │   └── WrongStateError        it is not in a state in which that can be done
+├── OutputError            what a command answers cannot be written
 ├── ApiError               the HTTP API cannot be reached, or did not let us in
 └── EmbeddedError          the private broker or Postgres could not be had or started
     ├── NoBrokerError
@@ -110,6 +111,10 @@ class WrongStateError(ControlError):
     """It is not in a state in which that can be done; the message names the state."""
 
     exit_code = 6
+
+
+class OutputError(TarryError):
+    """The answer of a command cannot be written: the disk is full, say. What the command did is done."""
 
 
 class ApiError(TarryError):

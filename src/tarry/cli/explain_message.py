@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import binascii
 import json
-import sys
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tarry.cli.streams import read_stdin
 from tarry.contract import headers as h
 from tarry.contract.encoding import table
 from tarry.contract.fields import BadTableError, cut
@@ -35,7 +35,7 @@ def from_flags(names: Names, said: Mapping[str, str | int | None]) -> Delivery:
 def from_json(file: str) -> list[Delivery]:
     """One message or a list of them, as the management UI or `rabbitmqadmin get` shows them; `-` is stdin."""
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        text = read_stdin() if file == "-" else Path(file).read_text(encoding="utf-8")
         found = json.loads(text)
         return [_delivery(one) for one in (found if isinstance(found, list) else [found])]
     except (OSError, ValueError, TypeError, AttributeError, OverflowError, binascii.Error) as error:

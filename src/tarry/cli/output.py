@@ -73,8 +73,9 @@ def note(text: str) -> None:
 
 
 def print_json(data: Any) -> None:
-    """Straight to stdout: rich would wrap and colour it."""
-    typer.echo(printable_json(json.dumps(data, indent=2, ensure_ascii=False)))
+    """Straight to stdout: rich would wrap and colour it. In ASCII where the output is not in UTF-8."""
+    in_ascii = out.encoding != "utf-8"
+    typer.echo(printable_json(json.dumps(data, indent=2, ensure_ascii=in_ascii)))
 
 
 class PlainTable(Table):
@@ -137,5 +138,5 @@ def waiting(what: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]
     if quiet or not err.is_terminal:
         yield lambda _news: None
         return
-    with err.status(Text(what)) as status:
+    with err.status(Text(what), spinner="line") as status:
         yield lambda news: status.update(Text(printable(f"{what}: {news}")))
