@@ -16,6 +16,8 @@ SHARING = (
     "tests/hostile/test_hostile_queue_names.py",
     "tests/hostile/test_malicious_text_is_shown_as_text.py",
     "tests/integration/api/",
+    "tests/integration/control/conftest.py",
+    "tests/integration/control/test_ids_by_their_beginning.py",
     "tests/integration/control/test_the_commands_of_an_operator.py",
     "tests/integration/review/",
 )
