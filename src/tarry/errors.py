@@ -14,7 +14,9 @@ TarryError
 ├── ControlError           an operator's action could not be done as asked
 │   ├── NotFoundError          nothing is known by that id or name
 │   ├── ConflictError          somebody or something else has it right now
+│   │   └── AmbiguousIdError       more than one fits that id; the message lists them
 │   └── WrongStateError        it is not in a state in which that can be done
+├── OutputError            what a command answers cannot be written
 ├── ApiError               the HTTP API cannot be reached, or did not let us in
 └── EmbeddedError          the private broker or Postgres could not be had or started
     ├── NoBrokerError
@@ -101,10 +103,18 @@ class ConflictError(ControlError):
     exit_code = 5
 
 
+class AmbiguousIdError(ConflictError):
+    """More than one fits that id, or that beginning of an id; the message lists them."""
+
+
 class WrongStateError(ControlError):
     """It is not in a state in which that can be done; the message names the state."""
 
     exit_code = 6
+
+
+class OutputError(TarryError):
+    """The answer of a command cannot be written: the disk is full, say. What the command did is done."""
 
 
 class ApiError(TarryError):

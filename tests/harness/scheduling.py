@@ -17,6 +17,8 @@ SHARING = (
     "tests/hostile/test_malicious_text_is_shown_as_text.py",
     "tests/integration/api/",
     "tests/integration/control/test_a_wrong_policy_file_stops_only_what_needs_it.py",
+    "tests/integration/control/conftest.py",
+    "tests/integration/control/test_ids_by_their_beginning.py",
     "tests/integration/control/test_the_commands_of_an_operator.py",
     "tests/integration/review/",
 )

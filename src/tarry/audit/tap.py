@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import structlog
+
 from tarry.audit.insist import Insistence
 from tarry.audit.outcomes import reported
 from tarry.audit.records import Record, Return
@@ -19,6 +21,8 @@ from tarry.audit.store import Store
 from tarry.contract.request import Delivery
 from tarry.core.names import Names
 from tarry.errors import AuditUnavailableError
+
+log = structlog.get_logger()
 
 Unwritten = list[tuple[Delivery, str]]
 """What cannot be written at all, with the reason: somebody has to look at it, and nobody waits for it."""
@@ -89,6 +93,7 @@ def _spooled(deliveries: Sequence[Delivery]) -> tuple[list[tuple[Delivery, Recor
     for one in deliveries:
         try:
             records.append((one, spooled_record(one)))
-        except (ValueError, TypeError, KeyError) as error:
-            unwritten.append((one, f"not a spooled record: {error!r}"))
+        except (ValueError, TypeError, KeyError):
+            log.warning("not a spooled record", exc_info=True)
+            unwritten.append((one, "not a spooled record: its body is not what a router writes"))
     return records, unwritten

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from tarry.audit.report import Report
+from tarry.core.id_prefix import SHOWN, as_uuid, only, uuid_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,18 @@ class Timeline:
 
 
 def timelines(books: Report, called: str) -> list[Timeline]:
-    """Of a message id (one for each queue that it failed in) or a retry id; empty if nobody has heard of it."""
-    found = [Timeline(*row) for row in books.rows("retries_called", called=called)]
+    """Of a message id (one for each queue that it failed in), a retry id or its beginning; empty if unknown."""
+    retry_id = _whole_id(books, called)
+    found = [Timeline(*row) for row in books.rows("retries_called", called=called, id=retry_id)]
     return [replace(one, steps=tuple(_steps(books, one.retry_id))) for one in found]
+
+
+def _whole_id(books: Report, called: str) -> str | None:
+    bounds = uuid_range(called)
+    if bounds is None:
+        return as_uuid(called)
+    rows = books.rows("retries_beginning", called=called, low=bounds.low, high=bounds.high, limit=SHOWN + 1)
+    return only(called, [(row[0], row[1]) for row in rows])
 
 
 def _steps(books: Report, retry_id: str) -> Iterator[Step]:

@@ -205,6 +205,6 @@ def _certificate_error(error: BaseException) -> ssl.SSLCertVerificationError | N
 def _short(error: Exception) -> str:
     """Requests wraps the one interesting sentence in several layers of its own."""
     text = str(error)
-    for found in re.findall(r"\[Errno -?\d+\] [^'\")]+|certificate verify failed: [^(]+|Timeout[^']*", text):
-        return str(found).strip()
-    return text
+    for found in re.findall(r"\[Errno -?\d+\] ([^'\")]+)|(certificate verify failed: [^(]+)|(Timeout[^']*)", text):
+        return "".join(found).strip()
+    return re.sub(r"<class '[^']*'>\s*", "", text)

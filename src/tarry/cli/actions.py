@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -27,7 +28,9 @@ async def actions(
     hands: Hands,
     actor: Annotated[str | None, typer.Option(metavar="NAME", help="Exactly as it is recorded.")] = None,
     kind: Annotated[str | None, typer.Option(help="As in cancel, retry_now, pause.")] = None,
-    target: Annotated[str | None, typer.Option(metavar="NAME", help="A retry id, a queue, a job.")] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A retry id, a queue, a job; or the beginning of an id.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="How many.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -36,10 +39,14 @@ async def actions(
     if as_json:
         print_json([plain(asdict(one)) for one in found])
         return
-    if not found:
+    if found:
+        show(found)
+    else:
         line("nobody did anything of the kind")
-        return
-    shown = table("", "at", "actor", "what", "to", "why", "outcome")
+
+
+def show(found: Sequence[Done]) -> None:
+    shown = table("", "at", "actor", "what", "to", "why", "outcome", copied=("to",))
     for one in found:
         why = shortened(str(one.detail.get("reason") or ""), LONGEST)
         at = f"{one.at:%Y-%m-%d %H:%M:%S}"

@@ -66,7 +66,7 @@ def show_attachments(found: Sequence[Attachment]) -> None:
     if not found:
         note("Nothing is attached. `tarry attach <queue>` routes a queue's rejects into tarry.")
         return
-    shown = table("Attached", "kind", "name", "state", "merged with policy", "detail")
+    shown = table("Attached", "kind", "name", "state", "merged with policy", "detail", copied=("name",))
     for one in found:
         state = Text(str(one.state), style=STATES.get(one.state, "red"))
         shown.add_row(one.destination.kind, one.destination.name, state, one.base or "", one.detail)

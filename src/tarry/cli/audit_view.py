@@ -12,6 +12,7 @@ from tarry.audit.verdict import Missing, Open, Verdict
 from tarry.audit.verify import Look
 from tarry.cli.output import line, note, print_table, table
 
+COPIED = ("retry id", "message", "queue")
 SHOWN = 50
 """Lines of a list; the rest is counted. JSON has them all."""
 
@@ -86,12 +87,12 @@ def show_missing(missing: Sequence[Missing]) -> None:
 def _show_list(title: str, rows: Sequence[tuple[Open, str]]) -> None:
     if not rows:
         return
-    shown = table(f"{title}: {len(rows):,}", "message", "queue", "round", "due", "retry id", "why")
+    shown = table(f"{title}: {len(rows):,}", "message", "queue", "round", "due", "retry id", "why", copied=COPIED)
     for retry, why in rows[:SHOWN]:
         due = f"{retry.due:%Y-%m-%d %H:%M:%S}"
         shown.add_row(retry.message_id or "", retry.queue, str(retry.round), due, retry.retry_id, why)
     if len(rows) > SHOWN:
-        shown.add_row(f"… and {len(rows) - SHOWN:,} more")
+        shown.add_row("", "", "", "", "", f"… and {len(rows) - SHOWN:,} more")
     print_table(shown)
 
 

@@ -14,6 +14,7 @@ from tarry.cli.audit_options import Books, with_books
 from tarry.cli.audit_view import show_missing, verdict_report
 from tarry.cli.options import AsJson
 from tarry.cli.output import line, note, print_json
+from tarry.core.id_prefix import as_uuid, only, uuid_range
 from tarry.core.states import State
 from tarry.errors import AuditError
 
@@ -31,7 +32,7 @@ def write_off_command(
         list[str] | None,
         typer.Argument(
             metavar="RETRY_ID",
-            help="Only these; without any, all that `recover` cannot bring back.",
+            help="Only these, by id or its beginning; without any, all that `recover` cannot bring back.",
             show_default=False,
         ),
     ] = None,
@@ -64,12 +65,22 @@ def _chosen(missing: Sequence[Missing], ids: Sequence[str]) -> list[Missing]:
     if not ids:
         return [one for one in missing if not recoverable(one.retry)]
     found = {one.retry.retry_id: one for one in missing}
-    if present := [one for one in ids if one not in found]:
+    whole = {given: _whole(given, missing) for given in ids}
+    if present := [given for given, one in whole.items() if one not in found]:
         raise AuditError(
             f"Not missing: {', '.join(present)}. `tarry audit verify` lists what is, and `tarry history` says where "
             "these are. Nothing was done."
         )
-    return [found[one] for one in dict.fromkeys(ids)]
+    return [found[one] for one in dict.fromkeys(whole.values())]
+
+
+def _whole(given: str, missing: Sequence[Missing]) -> str:
+    """The one of them that begins so; a whole id as it is."""
+    bounds = uuid_range(given)
+    if bounds is None:
+        return as_uuid(given) or given
+    rows = [one.retry for one in missing if bounds.low <= one.retry.retry_id <= bounds.high]
+    return only(given, [(one.retry_id, one.queue) for one in rows]) or given
 
 
 def recoverable(retry: Open) -> bool:

@@ -8,7 +8,6 @@ which that cannot be done.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
@@ -21,6 +20,7 @@ from tarry.cli.control_view import plain, show_diverted, show_holds, show_paused
 from tarry.cli.installation import duration
 from tarry.cli.options import AsJson
 from tarry.cli.output import Commands, line, print_error, print_json
+from tarry.cli.streams import read_stdin
 from tarry.control.cancel import Diverted
 from tarry.control.destinations import is_glob, matching
 from tarry.control.holds import RATE
@@ -33,7 +33,10 @@ MANY_HELD = 1_000
 AT_ONCE = 16
 
 Ids = Annotated[
-    list[str], typer.Argument(metavar="ID…", help="Retry ids or message ids; `-` reads them from stdin, one a line.")
+    list[str],
+    typer.Argument(
+        metavar="ID…", help="Retry ids, their beginnings, or message ids; `-` reads them from stdin, one a line."
+    ),
 ]
 Pattern = Annotated[
     str, typer.Argument(metavar="QUEUE", help="A queue, `exchange:NAME`, or a glob such as 'orders.*'.")
@@ -195,7 +198,7 @@ async def _all(hands: Hands, verb: Verb, wanted: Sequence[str], reason: str | No
 def _read_ids(ids: Sequence[str]) -> list[str]:
     if list(ids) != ["-"]:
         return list(ids)
-    found = [text.strip() for text in sys.stdin if text.strip()]
+    found = [text.strip() for text in read_stdin().splitlines() if text.strip()]
     if not found:
         raise SettingsError("There are no ids on stdin.")
     return found

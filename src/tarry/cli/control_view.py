@@ -65,7 +65,7 @@ def show_holds(found: Holds) -> None:
 
 def _show_table(holds: Sequence[Held]) -> None:
     columns = ("destination", "state", "since", "held", "by the books", "released", "until", "by", "about")
-    shown = table("holds", *columns, right=("held", "by the books", "released"))
+    shown = table("holds", *columns, right=("held", "by the books", "released"), copied=("destination",))
     for hold in holds:
         depth = "?" if hold.depth is None else f"{hold.depth:,}"
         numbers = (depth, f"{hold.held:,}", f"{hold.released:,}")

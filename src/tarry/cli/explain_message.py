@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import binascii
 import json
-import sys
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tarry.cli.streams import read_stdin
 from tarry.contract import headers as h
 from tarry.contract.encoding import table
 from tarry.contract.fields import BadTableError, cut
+from tarry.contract.json_text import json_problem
 from tarry.contract.message import Delivery
 from tarry.contract.properties import Properties
 from tarry.core.names import Names
@@ -35,22 +36,29 @@ def from_flags(names: Names, said: Mapping[str, str | int | None]) -> Delivery:
 def from_json(file: str) -> list[Delivery]:
     """One message or a list of them, as the management UI or `rabbitmqadmin get` shows them; `-` is stdin."""
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        text = read_stdin() if file == "-" else Path(file).read_text(encoding="utf-8")
         found = json.loads(text)
         return [_delivery(one) for one in (found if isinstance(found, list) else [found])]
-    except (OSError, ValueError, TypeError, AttributeError, OverflowError, binascii.Error) as error:
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         where = "stdin" if file == "-" else file
         raise SettingsError(
-            f"{where} holds no message: {error}. Paste one as the management UI shows it: "
+            f"{where} holds no message: {_problem(error)}. Paste one as the management UI shows it: "
             '{"properties": {"headers": {…}}, "payload": "…", "exchange": "", "routing_key": "orders"}.'
         ) from error
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return str(error.strerror)
+    odd = isinstance(error, TypeError | AttributeError | OverflowError | UnicodeEncodeError | binascii.Error)
+    return "a value in it is not of the kind that belongs there" if odd else json_problem(error)
 
 
 def _delivery(found: Mapping[str, Any]) -> Delivery:
     given = dict(found.get("properties") or {})
     fields: dict[str, Any] = {"headers": table(found.get("headers") or given.get("headers") or {})}
     fields |= {name: str(given[name]).encode() for name in _SHORT if name in given}
-    fields |= {name: int(given[name]) for name in _INTEGERS if name in given}
+    fields |= {name: _whole_number(name, given[name]) for name in _INTEGERS if name in given}
     payload = found.get("payload", "")
     body = payload if isinstance(payload, str) else json.dumps(payload)
     return Delivery(
@@ -60,6 +68,12 @@ def _delivery(found: Mapping[str, Any]) -> Delivery:
         str(found.get("routing_key") or ""),
         bool(found.get("redelivered")),
     )
+
+
+def _whole_number(name: str, value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"`{name}` is not a whole number")
+    return value
 
 
 def as_rejected(delivery: Delivery, queue: str, names: Names) -> Delivery:

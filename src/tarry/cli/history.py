@@ -14,6 +14,7 @@ from tarry.cli.installation import DatabaseUrl
 from tarry.cli.options import AsJson
 from tarry.cli.output import line, print_json, print_table, table
 from tarry.core.durations import humanise
+from tarry.core.id_prefix import RULE
 from tarry.errors import AuditError
 from tarry.settings import load_settings
 
@@ -23,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def history(
-    called: Annotated[str, typer.Argument(metavar="ID", help="A message id, or a retry id.")],
+    called: Annotated[str, typer.Argument(metavar="ID", help="A message id, a retry id, or the beginning of one.")],
     database_url: DatabaseUrl = None,
     *,
     as_json: AsJson = False,
@@ -34,7 +35,7 @@ def history(
     if not found:
         raise AuditError(
             f"Nothing is known of {called!r}: it is no message id and no retry id in these books. "
-            "A message without an id is found by its retry id, in its header `tarry-id` or in the log."
+            f"A message without an id is found by its retry id, in its header `tarry-id` or in the log. {RULE}"
         )
     if as_json:
         print_json([_plain(asdict(one)) for one in found])

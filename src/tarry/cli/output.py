@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.style import StyleType
@@ -25,6 +25,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from tarry.cli.printable import printable, printable_json
+from tarry.cli.records import fits, records
 from tarry.errors import TarryError
 
 INTERRUPTED = 130
@@ -88,20 +89,27 @@ def export_lines(rabbitmq_url: str, management_url: str, database_url: str | Non
 
 
 def print_json(data: Any) -> None:
-    """Straight to stdout: rich would wrap and colour it."""
-    typer.echo(printable_json(json.dumps(data, indent=2, ensure_ascii=False)))
+    """Straight to stdout: rich would wrap and colour it. In ASCII where the output is not in UTF-8."""
+    in_ascii = out.encoding != "utf-8"
+    typer.echo(printable_json(json.dumps(data, indent=2, ensure_ascii=in_ascii)))
 
 
 class PlainTable(Table):
     """Rich reads the text of a cell as markup, unless it is told that it is text."""
+
+    copied: Collection[str] = ()
+    """Columns with ids and names that people copy: never cut, never broken in two."""
 
     def add_row(self, *cells: RenderableType | None, style: StyleType | None = None, end_section: bool = False) -> None:
         plain = (Text(printable(one)) if isinstance(one, str) else one for one in cells)
         super().add_row(*plain, style=style, end_section=end_section)
 
 
-def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
-    """A table that reads well in a terminal and in a pipe; columns named in `right` hold numbers."""
+def table(title: str, *columns: str, right: Collection[str] = (), copied: Collection[str] = ()) -> PlainTable:
+    """A table that reads well in a terminal and in a pipe.
+
+    Columns named in `right` hold numbers, those in `copied` ids and names that people copy.
+    """
     made = PlainTable(
         title=escape(printable(title)),
         title_justify="left",
@@ -110,16 +118,24 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
         pad_edge=False,
         header_style="dim",
     )
+    made.copied = copied
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", no_wrap=column in right)
+        justify: JustifyMethod = "right" if column in right else "left"
+        made.add_column(column, justify=justify, no_wrap=column in {*right, *copied}, overflow="fold")
     return made
 
 
-def print_table(made: Table) -> None:
-    """In a pipe a table is as wide as its content; only a terminal has an edge to wrap at."""
+def print_table(made: PlainTable) -> None:
+    """In a pipe a table is as wide as its content; only a terminal has an edge, where a wide one becomes records."""
     console = out if out.is_terminal else Console(highlight=False, width=10_000)
-    console.print(made, soft_wrap=False)
-    console.print()
+    if not made.copied or fits(made, made.copied, console.width):
+        console.print(made, soft_wrap=False)
+        console.print()
+        return
+    if made.title:
+        console.print(Text.from_markup(str(made.title), style="bold"))
+    for text in records(made, made.copied, console.width):
+        console.print(text)
 
 
 @contextmanager
@@ -138,5 +154,5 @@ def waiting(what: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]
     if quiet or not err.is_terminal:
         yield lambda _news: None
         return
-    with err.status(Text(what)) as status:
+    with err.status(Text(what), spinner="line") as status:
         yield lambda news: status.update(Text(printable(f"{what}: {news}")))

@@ -88,8 +88,9 @@ class Remote:
         except http.client.RemoteDisconnected as error:
             raise _AgainError(f"{self._at.place} hung up without an answer.", PAUSE) from error
         except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or error
             raise ApiError(
-                f"No answer from {self._at.place}: {error}. Does the service run there, with HTTP_API=on? Without "
+                f"No answer from {self._at.place}: {reason}. Does the service run there, with HTTP_API=on? Without "
                 "--api and TARRY_API the command goes to broker and Postgres directly."
             ) from error
         finally:

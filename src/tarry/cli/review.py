@@ -115,7 +115,7 @@ async def groups(
 async def show(
     *,
     reviews: Reviews,
-    called: Annotated[str, typer.Argument(metavar="ID", help="A retry id, or a message id.")],
+    called: Annotated[str, typer.Argument(metavar="ID", help="A retry id, the beginning of one, or a message id.")],
     payload: Annotated[bool, typer.Option("--payload", help="With headers and payload.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -165,7 +165,7 @@ async def export(
     reviews: Reviews,
     chosen: Filter,
     into: Annotated[Path, typer.Option("--into", metavar="FOLDER", help="A new or empty folder.")],
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Retry ids or message ids.")] = None,
+    ids: review_act.Ids = None,
     unknown: Annotated[bool, typer.Option("--unknown", help="Those that the books do not know, instead.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -32,7 +32,7 @@ LARGE = 10
 
 LOOK_EVERY = 0.5
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Retry ids or message ids.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Retry ids, their beginnings, or message ids.")]
 Yes = Annotated[
     bool, typer.Option("--yes", "-y", help=f"Do not ask, however many there are (more than {LARGE}: asks).")
 ]

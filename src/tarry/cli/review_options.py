@@ -25,7 +25,12 @@ from tarry.control.review.filters import Filter
 QueueGlob = Annotated[
     str | None, typer.Option("--queue", help="Failed in this queue; a glob such as 'orders.*' will do, '' means none.")
 ]
-Fingerprint = Annotated[str | None, typer.Option("--fingerprint", help="The same error: see `tarry review groups`.")]
+Fingerprint = Annotated[
+    str | None,
+    typer.Option(
+        "--fingerprint", help="The same error, or the beginning of its fingerprint: see `tarry review groups`."
+    ),
+]
 ErrorType = Annotated[str | None, typer.Option("--error-type", help="An error type, or a glob.")]
 Older = Annotated[
     str | None, typer.Option("--older-than", metavar="WHEN", help="In review since longer: 1h, or 2030-01-31T12:00.")

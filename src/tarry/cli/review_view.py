@@ -19,6 +19,7 @@ from tarry.control.review.job import Problem, Stands
 from tarry.control.review.listing import Detail, Group, Item, Listed, Summary
 from tarry.core.durations import humanise
 
+COPIED = ("retry id", "message", "queue")
 SHOWN = 50
 LONG = 60
 PREVIEW = 256
@@ -67,22 +68,21 @@ def show_summary(found: Summary, queue: str) -> None:
 def show_groups(by: str, found: Sequence[Group]) -> None:
     if not found:
         return
-    shown = table(f"by {by}", by, "number", "oldest", "newest", "queue", "for example", right=("number",))
+    shown = table(f"by {by}", by, "number", "oldest", "newest", "queue", "for example", right=("number",), copied=(by,))
     for one in found:
         queue = one.queue if one.queues == 1 else f"{one.queues} queues"
         said = ": ".join(filter(None, (one.error_type, one.error_reason))) or one.reason
         key = one.key or ("(no queue)" if by == "queue" else "(none)")
-        shown.add_row(cell(key), f"{one.count:,}", ago(one.oldest), ago(one.newest), cell(queue, 40), cell(said))
+        shown.add_row(key, f"{one.count:,}", ago(one.oldest), ago(one.newest), cell(queue, 40), cell(said))
     print_table(shown)
 
 
 def show_page(found: Listed) -> None:
-    shown = table("", "retry id", "message", "queue", "since", "tries", "error", "why", right=("tries",))
+    shown = table("", "retry id", "message", "queue", "since", "tries", "error", "why", right=("tries",), copied=COPIED)
     for one in found.items:
         said = ": ".join(filter(None, (one.error_type, one.error_reason)))
         shown.add_row(
-            one.retry_id, cell(one.message_id, 40), cell(one.queue, 40), ago(one.since), _tries(one), cell(said),
-            cell(one.reason),
+            one.retry_id, one.message_id or "", one.queue, ago(one.since), _tries(one), cell(said), cell(one.reason),
         )  # fmt: skip
     print_table(shown)
     if found.cursor:
@@ -138,7 +138,7 @@ def _show_payload(found: Detail) -> None:
 
 def show_jobs(found: Sequence[Stands]) -> None:
     columns = ("job", "what", "state", "done", "of", "gone", "failed", "in doubt", "left", "eta", "by", "made")
-    shown = table("", *columns, right=("done", "of", "gone", "failed", "in doubt", "left"))
+    shown = table("", *columns, right=("done", "of", "gone", "failed", "in doubt", "left"), copied=("job",))
     for one in found:
         numbers = (one.done, one.total, one.gone, one.failed, one.in_doubt, one.left)
         eta = humanise(one.eta_seconds * 1000) if one.eta_seconds else ""
@@ -185,11 +185,11 @@ def show_checked(found: Checked, queue: str) -> None:
         some = [one for one in found.strangers if one.kind == kind]
         if some:
             line(f"{len(some):,} in the queue are {about}", "✗", "red")
-            shown = table("", "retry id", "round", "message", "queue", "reason", "what the books say")
+            shown = table("", "retry id", "round", "message", "queue", "reason", "what the books say", copied=COPIED)
             for one in some[:SHOWN]:
                 retry_id, round_ = one.key or ("", "")
                 said = one.about if kind == "moved on" else ""
-                shown.add_row(retry_id, str(round_), cell(one.message_id), cell(one.queue), cell(one.reason), said)
+                shown.add_row(retry_id, str(round_), one.message_id or "", one.queue, cell(one.reason), said)
             print_table(shown)
     if found.gone:
         line(f"{len(found.gone):,} are in review by the books and not in the queue", "✗", "red")

@@ -91,7 +91,7 @@ def _leave_whoever_hangs() -> None:
 
 
 async def _serve_with(desk: Desk, service: Service, settings: Settings, listener: socket.socket) -> None:
-    from tarry.web.app import make_app, make_server  # noqa: PLC0415 - as above
+    from tarry.web.app import limits_of, make_app, make_server  # noqa: PLC0415 - as above
 
     stop = asyncio.Event()
     _on_signals(stop, service)
@@ -102,7 +102,7 @@ async def _serve_with(desk: Desk, service: Service, settings: Settings, listener
         "intake": lambda stop: intake.run(desk, stop, service.set_intake),
         "review": partial(review_jobs.run, desk),
     }
-    server = make_server(make_app(service, settings, desk))
+    server = make_server(make_app(service, settings, desk), limits_of(settings))
     http = asyncio.create_task(server.serve([listener]))
     host, port = listener.getsockname()[:2]
     log.info("started", broker=str(service.address), http=f"{host}:{port}", batch=settings.batch_size)

@@ -15,7 +15,9 @@ from typing import Annotated
 import typer
 
 from tarry import __version__
-from tarry.cli.output import Commands
+from tarry.cli.output import Commands, print_error
+from tarry.cli.streams import close_streams, read_arguments, set_up_streams
+from tarry.errors import TarryError
 
 CONTENTS = {
     "demo": ("demo", "up"),
@@ -81,4 +83,12 @@ def _main(
 
 def run() -> None:
     """The console script."""
-    made(wanted(sys.argv[1:]))()
+    set_up_streams()
+    try:
+        arguments = read_arguments(sys.argv[1:])
+        made(wanted(arguments))(arguments)
+    except TarryError as error:
+        print_error(error)
+        sys.exit(error.exit_code)
+    finally:
+        close_streams()

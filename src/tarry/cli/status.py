@@ -97,13 +97,15 @@ def _queues(where: Installation, depths: Depths | None) -> dict[str, int]:
 def _show(counts: Counts | None, tiers: list[InTier], queues: dict[str, int]) -> None:
     now = datetime.now(UTC)
     if tiers:
-        shown = table("tiers", "queue", "open", "depth", "oldest", "next due", right=("open", "depth"))
+        shown = table(
+            "tiers", "queue", "open", "depth", "oldest", "next due", right=("open", "depth"), copied=("queue",)
+        )
         for tier in tiers:
             numbers = ("?" if number is None else f"{number:,}" for number in (tier.open, tier.depth))
             shown.add_row(tier.tier, *numbers, _ago(tier.oldest, now), _ahead(tier.next_due, now))
         print_table(shown)
     if queues:
-        shown = table("queues", "queue", "messages", right=("messages",))
+        shown = table("queues", "queue", "messages", right=("messages",), copied=("queue",))
         for name, number in queues.items():
             shown.add_row(name, f"{number:,}")
         print_table(shown)

@@ -7,9 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import DecodeError
 
+from tarry.contract.json_text import json_problem
 from tarry.contract.reading import LONGEST_TEXT, RefusalError
 from tarry.contract.retry_pb2 import RetryMessage
 
@@ -18,7 +20,13 @@ OWN_TYPES = frozenset({b"application/vnd.tarry.retry", b"application/vnd.tarry.r
 PROTOBUF_TYPES = frozenset({b"application/x-protobuf", b"application/protobuf", b"application/vnd.google.protobuf"})
 JSON_TYPES = frozenset({b"application/json", b"application/vnd.tarry.retry+json"})
 _is_base64 = re.compile(r"(?:[\w+/-]{4})*(?:[\w+/-]{2,3}={0,2})?", re.ASCII).fullmatch
-_NAMES = frozenset(name for field in RetryMessage.DESCRIPTOR.fields for name in (field.name, field.json_name))
+_KINDS = {name: field.type for field in RetryMessage.DESCRIPTOR.fields for name in (field.name, field.json_name)}
+_NAMES = frozenset(_KINDS)
+_EXPECTED = {
+    FieldDescriptor.TYPE_INT32: f"a whole number from 0 to {2**31 - 1}",
+    FieldDescriptor.TYPE_INT64: f"a whole number from 0 to {2**63 - 1}",
+    FieldDescriptor.TYPE_BYTES: "base64",
+}
 _ANY_TYPE = OWN_TYPES | PROTOBUF_TYPES | JSON_TYPES
 
 
@@ -54,7 +62,7 @@ def open_envelope(content_type: bytes | None, body: bytes) -> Envelope:
         else:
             message.ParseFromString(body)
     except (DecodeError, ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise RefusalError(f"the RetryMessage envelope cannot be read: {str(error)[:200]}") from None
+        raise RefusalError(f"the RetryMessage envelope cannot be read: {_problem(error, body)[:200]}") from None
     return Envelope(
         message_id=message.message_id or None,
         original_payload=message.original_payload,
@@ -89,11 +97,28 @@ def _checked_json(body: bytes) -> dict[str, Any]:
     """
     fields = json.loads(body)
     if not isinstance(fields, dict):
-        raise TypeError(f"a JSON object was expected, not a {type(fields).__name__}")
+        raise TypeError("it must be a JSON object")
     for name in ("original_payload", "originalPayload"):
         if not _is_base64(str(fields.get(name) or "")):
             raise ValueError(f"`{name}` is not base64")
     return {name: value for name, value in fields.items() if name in _NAMES}
+
+
+def _problem(error: Exception, body: bytes) -> str:
+    """The libraries' own words are for programmers."""
+    if isinstance(error, DecodeError):
+        return "a text in it is not UTF-8" if "UTF-8" in str(error) else "it is not protobuf"
+    return _wrong_field(json.loads(body)) if isinstance(error, ParseError) else json_problem(error)
+
+
+def _wrong_field(fields: dict[str, Any]) -> str:
+    """The first that cannot be read, and what it must be."""
+    for name, value in fields.items():
+        try:
+            ParseDict({name: value}, RetryMessage(), ignore_unknown_fields=True)
+        except ParseError:
+            return f"`{name}` must be {_EXPECTED.get(_KINDS[name], 'text')}"
+    return "one of its fields is given twice"
 
 
 def _bare(content_type: bytes | None) -> bytes:

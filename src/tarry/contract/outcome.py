@@ -73,19 +73,20 @@ def read_report(body: bytes) -> list[Outcome]:
 
 def _read(row: Any) -> Outcome:
     try:
-        return Outcome(
-            retry_id=str(uuid.UUID(row["id"])),
-            round=_number(row, "round", MOST_ROUNDS),
-            retry_count=_number(row, "retry_count", MOST_ROUNDS),
-            at_ms=_number(row, "at_ms", FAR_FUTURE_MS),
-            duration_ms=_number(row, "duration_ms", FAR_FUTURE_MS),
-        )
+        retry_id = str(uuid.UUID(row["id"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadReportError(f"not an outcome: {str(error)[:200]}") from error
+        raise BadReportError("an outcome must be a JSON object whose `id` is a UUID") from error
+    return Outcome(
+        retry_id=retry_id,
+        round=_number(row, "round", MOST_ROUNDS),
+        retry_count=_number(row, "retry_count", MOST_ROUNDS),
+        at_ms=_number(row, "at_ms", FAR_FUTURE_MS),
+        duration_ms=_number(row, "duration_ms", FAR_FUTURE_MS),
+    )
 
 
 def _number(row: dict[str, Any], name: str, most: int) -> int:
     value = row.get(name, 0)
     if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"{name} must be a whole number from 0 to {most}")
+        raise BadReportError(f"`{name}` of an outcome must be a whole number from 0 to {most}")
     return value

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from tarry.control.books import Books
-from tarry.errors import AuditError
+from tarry.errors import AuditError, TarryError
 
 log = structlog.get_logger()
 
@@ -46,10 +46,17 @@ async def recorded(
     try:
         yield action
     except BaseException as error:
-        action.outcome |= {"error": str(error) or type(error).__name__, "type": type(error).__name__}
+        action.outcome |= {"error": _problem(error), "type": type(error).__name__}
         raise
     finally:
         await _finish(books, action)
+
+
+def _problem(error: BaseException) -> str:
+    """For people; an error that nobody foresaw is in the log."""
+    if isinstance(error, TarryError):
+        return str(error)
+    return "an error inside tarry" if isinstance(error, Exception) else "it was interrupted"
 
 
 async def _finish(books: Books, action: Action) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from tarry.control.actions import recorded
 from tarry.control.desk import Desk
 from tarry.control.divert import ask, carry_out
+from tarry.control.ids import whole_retry_id
 from tarry.control.waiting import Kind, find
 from tarry.errors import ConflictError
 
@@ -42,6 +43,7 @@ async def retry_now(desk: Desk, called: str, *, actor: str, reason: str | None =
 
 
 async def _divert(desk: Desk, called: str, kind: Kind, actor: str, reason: str | None) -> Diverted:
+    called = await whole_retry_id(desk.books, called)
     async with recorded(desk.books, kind=kind, target=called, actor=actor, detail={"reason": reason}) as action:
         waiting = await find(desk, called, kind)
         diversion = await ask(desk, waiting, kind, actor, reason)

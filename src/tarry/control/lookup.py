@@ -11,6 +11,8 @@ from tarry.audit.timeline import Step, Timeline
 from tarry.contract.fields import BadTableError, Field, walk
 from tarry.contract.properties import Properties
 from tarry.control.books import Books
+from tarry.control.ids import whole_fingerprint, whole_retry_id
+from tarry.core.id_prefix import RULE, as_uuid, uuid_range
 from tarry.core.states import State
 from tarry.errors import NotFoundError
 
@@ -99,7 +101,7 @@ async def list_retries(books: Books, wanted: Wanted, place: Place, limit: int) -
     filters = {
         "states": None if wanted.states is None else [state.value for state in wanted.states],
         "queue": wanted.queue,
-        "fingerprint": wanted.fingerprint,
+        "fingerprint": await whole_fingerprint(books, wanted.fingerprint),
         "message_id": wanted.message_id,
         "due_after": wanted.due_after,
         "due_before": wanted.due_before,
@@ -108,18 +110,22 @@ async def list_retries(books: Books, wanted: Wanted, place: Place, limit: int) -
     return [Found(*row) for row in await books.rows(f"retries_by_{place.order}", limit=limit, **filters, **behind)]
 
 
-async def timeline_of(books: Books, retry_id: str) -> Timeline:
+async def timeline_of(books: Books, called: str) -> Timeline:
+    """By the retry id, or its beginning."""
+    retry_id = await _whole_id(books, called)
     row = await books.one("retry_called", id=retry_id)
     if row is None:
-        raise unknown(retry_id)
+        raise unknown(called)
     steps = await books.rows("latest_transitions", id=retry_id, limit=MOST_STEPS)
     return replace(Timeline(*row), steps=tuple(Step(*step) for step in steps))
 
 
-async def payload_of(books: Books, retry_id: str) -> Payload:
+async def payload_of(books: Books, called: str) -> Payload:
+    """By the retry id, or its beginning."""
+    retry_id = await _whole_id(books, called)
     row = await books.one("retry_payload", id=retry_id)
     if row is None:
-        raise unknown(retry_id)
+        raise unknown(called)
     body, properties = row
     if body is None:
         raise NotFoundError(
@@ -138,17 +144,32 @@ async def latest_actions(
     target: str | None = None,
     before: tuple[datetime, str] | None = None,
 ) -> list[Done]:
+    """`target` is the whole of it, or the beginning of an id."""
     at, last = before or (None, NOBODY)
+    low, high, begins = uuid_range(target or "") or (None, None, None)
     rows = await books.rows(
-        "latest_actions", actor=actor, kind=kind, target=target, before_at=at, before=last, limit=limit
+        "latest_actions",
+        actor=actor,
+        kind=kind,
+        target=target,
+        low=low,
+        high=high,
+        begins=begins,
+        before_at=at,
+        before=last,
+        limit=limit,
     )
     return [Done(*row) for row in rows]
+
+
+async def _whole_id(books: Books, called: str) -> str | None:
+    return as_uuid(await whole_retry_id(books, called))
 
 
 def unknown(retry_id: str) -> NotFoundError:
     return NotFoundError(
         f"No retry has the id {retry_id}. It is in the message's header `tarry-id`; by message id use "
-        "`tarry history` or GET /api/v1/retries?message_id=…"
+        f"`tarry history` or GET /api/v1/retries?message_id=… {RULE}"
     )
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from tarry.control.desk import Desk
+from tarry.core.id_prefix import RULE, as_uuid
 from tarry.core.states import State
-from tarry.errors import ConflictError, ControlError, NotFoundError, WrongStateError
+from tarry.errors import AmbiguousIdError, ConflictError, ControlError, NotFoundError, WrongStateError
 
 Kind = Literal["cancel", "retry_now"]
 
@@ -40,17 +40,17 @@ class Waiting:
 
 async def find(desk: Desk, called: str, kind: Kind) -> Waiting:
     """The one with this retry id, or the one of this message that waits; else why it cannot be."""
-    rows = await desk.books.rows("retries_to_divert", id=_uuid(called), called=called)
+    rows = await desk.books.rows("retries_to_divert", id=as_uuid(called), called=called)
     found = [Waiting(*row) for row in rows]
     if not found:
         raise NotFoundError(
             f"Nothing is known of {called!r}: it is no retry id and no message id in these books. "
-            "See `tarry status` for what waits, and the header `tarry-id` of a message for its retry id."
+            f"See `tarry status` for what waits, and the header `tarry-id` of a message for its retry id. {RULE}"
         )
     divertible = [one for one in found if one.state in DIVERTIBLE]
     if len(divertible) > 1:
         ids = ", ".join(f"{one.retry_id} (in {one.queue})" for one in divertible)
-        raise ConflictError(f"Message {called!r} waits for {len(divertible)} queues: name one of {ids}.")
+        raise AmbiguousIdError(f"Message {called!r} waits for {len(divertible)} queues: name one of {ids}.")
     one = divertible[0] if divertible else found[-1]
     problem = _problem(one, kind)
     if problem is not None:
@@ -81,13 +81,6 @@ def _not_now(one: Waiting, who: str) -> ConflictError | None:
     if not one.kept:
         return ConflictError(f"{who}: its payload was not kept, so it cannot be sent before it is due.")
     return None
-
-
-def _uuid(called: str) -> str | None:
-    try:
-        return str(uuid.UUID(called))
-    except ValueError:
-        return None
 
 
 _HINTS: dict[str, str] = {

@@ -17,6 +17,9 @@ log = structlog.get_logger()
 PASSING = (TarryError, AMQPError, OSError)
 """What is the matter with the broker or with Postgres, and not with a message."""
 
+OUR_MISTAKE = "tarry could not handle it: an error inside tarry, which the log of the service has in full"
+"""The reason for the review; the log has the rest."""
+
 GiveUp = Callable[[Delivery, str], Awaitable[Result]]
 """To review, with a reason; the result says whether the broker has taken it."""
 
@@ -31,10 +34,10 @@ async def contained(
         return await handle(batch)
     except PASSING:
         raise
-    except Exception as error:
+    except Exception:
         log.exception("batch failed", size=len(batch))
         if len(batch) == 1:
-            result = await give_up(batch[0], f"tarry could not handle it: {error!r}"[:500])
+            result = await give_up(batch[0], OUR_MISTAKE)
             return Settled(result.acked, result.requeued)
     middle = len(batch) // 2
     one = await contained(batch[:middle], handle, give_up)

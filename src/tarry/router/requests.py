@@ -11,6 +11,7 @@ from pika.exceptions import AMQPError
 from tarry.contract.request import Delivery
 from tarry.errors import TarryError
 from tarry.router.batches import Settled
+from tarry.router.contain import OUR_MISTAKE
 from tarry.router.flow import Flow, Result
 
 log = structlog.get_logger()
@@ -29,12 +30,12 @@ class Requests:
         except (TarryError, AMQPError, OSError) as error:
             log.warning("batch failed, will try again", size=len(batch), error=str(error))
             return Settled(requeued=[delivery.tag for delivery in batch])
-        except Exception as error:  # a mistake of ours, which must not take anybody's messages with it
+        except Exception:  # a mistake of ours, which must not take anybody's messages with it
             log.exception("batch failed", size=len(batch))
-            return await self._contain(batch, given_up, error)
+            return await self._contain(batch, given_up)
         return self._told(result)
 
-    async def _contain(self, batch: Sequence[Delivery], given_up: Callable[[], bool], error: Exception) -> Settled:
+    async def _contain(self, batch: Sequence[Delivery], given_up: Callable[[], bool]) -> Settled:
         """Halve until the one is found that cannot be handled, and give that one to a person."""
         # Their claims may already be ours: only a redelivery may take them up again.
         again = [delivery._replace(redelivered=True) for delivery in batch]
@@ -43,7 +44,7 @@ class Requests:
             one, other = await self(again[:middle], given_up), await self(again[middle:], given_up)
             return Settled([*one.acked, *other.acked], [*one.requeued, *other.requeued])
         try:
-            return self._told(await self.flow.give_up(again[0], f"tarry could not handle it: {error!r}"[:500]))
+            return self._told(await self.flow.give_up(again[0], OUR_MISTAKE))
         except Exception:
             log.exception("a request can neither be moved nor be given to review", size=1)
             return Settled(requeued=[again[0].tag])

@@ -32,6 +32,15 @@ class Settings(BaseSettings):
     http_api: Literal["on", "off"] = Field(
         "on", alias="HTTP_API", description="`off` leaves only health and metrics on that address."
     )
+    http_request_s: int = Field(
+        20, ge=1, le=3600, alias="HTTP_REQUEST_S", description="Seconds in which a request must have come whole."
+    )
+    http_idle_s: int = Field(
+        5, ge=1, le=3600, alias="HTTP_IDLE_S", description="Seconds that a connection may be idle between requests."
+    )
+    http_connections: int = Field(
+        512, ge=1, le=100_000, alias="HTTP_CONNECTIONS", description="Most connections that are open at once."
+    )
     api_tokens: SecretStr | None = Field(
         None, alias="API_TOKENS", description="Who may use the API: name:role:hash, …; made by `tarry token new`."
     )

@@ -10,6 +10,7 @@ import uvicorn
 from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.types import ASGIApp
 
 from tarry import __version__
 from tarry.audit.trouble import kind_of
@@ -20,6 +21,7 @@ from tarry.settings import Settings
 from tarry.web.api import problems
 from tarry.web.api.auth import Access
 from tarry.web.api.mounting import OPENAPI, mount
+from tarry.web.connections import Limits, limited
 from tarry.web.health import readiness
 
 NOT_READY = 503
@@ -63,6 +65,10 @@ def make_app(service: Service, settings: Settings, desk: Desk) -> FastAPI:
     return app
 
 
+def limits_of(settings: Settings) -> Limits:
+    return Limits(settings.http_request_s, settings.http_idle_s, settings.http_connections)
+
+
 class Server(uvicorn.Server):
     """uvicorn beside the router in one loop: signals are the router's business."""
 
@@ -71,8 +77,18 @@ class Server(uvicorn.Server):
         yield
 
 
-def make_server(app: FastAPI) -> Server:
-    return Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+def make_server(app: ASGIApp, limits: Limits) -> Server:
+    return Server(
+        uvicorn.Config(
+            app,
+            http=limited(limits),
+            ws="none",
+            timeout_keep_alive=limits.idle,  # type: ignore[arg-type] # it is handed to call_later as it is
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+        )
+    )
 
 
 def listen(host: str, port: int) -> socket.socket:

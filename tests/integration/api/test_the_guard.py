@@ -44,6 +44,7 @@ class World:
         self.app.get("/api/v1/look")(self._look)
         self.app.get("/outside")(self._look_outside)
         self.client: httpx.AsyncClient
+        self.guard: Guard
 
     async def _act(self, caller: Looker, body: dict[str, Any] | None = None) -> dict[str, Any]:
         self.done.append(caller.actor())
@@ -91,9 +92,9 @@ async def world(dsn: str, **changed: Any) -> AsyncIterator[World]:
     made = World()
     lease = changed.pop("lease", timedelta(seconds=60))
     rules: dict[str, Any] = {"rates": Rates(0), "body_limit": 2_000, "timeout": 20.0} | changed
-    guard = Guard(made.app, Rules(Access((ENTRY, OTHER_ENTRY)), Calls(books, lease), **rules))
+    made.guard = Guard(made.app, Rules(Access((ENTRY, OTHER_ENTRY)), Calls(books, lease), **rules))
     try:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://tarry") as made.client:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(made.guard), base_url="http://tarry") as made.client:
             yield made
     finally:
         await books.close()
@@ -254,6 +255,26 @@ def test_what_is_too_large_or_no_json_does_not_reach_the_application(database: D
         assert (
             await it.act(content=b"{}", headers={"Content-Type": "Application/JSON; charset=utf-8"})
         ).status_code == 201
+
+    running(database.dsn, story)
+
+
+def test_a_body_that_breaks_off_does_not_reach_the_application(database: Database) -> None:
+    """`{"lasts": "30m"}` cut short must not become a pause for good."""
+    parts = [{"type": "http.request", "body": b'{"lasts"', "more_body": True}, {"type": "http.disconnect"}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return parts.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def story(it: World) -> None:
+        headers = [(b"authorization", f"Bearer {OPERATE}".encode()), (b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": "/api/v1/act", "query_string": b"", "headers": headers}
+        await it.guard(scope, receive, send)
+        assert (sent[0]["status"], it.done) == (400, [])
 
     running(database.dsn, story)
 

@@ -8,7 +8,10 @@ import pytest
 
 from tarry.topology.load import load
 from tarry.topology.model import Topology
-from tests.harness.spaces import Database, Vhost
+from tests.harness.services import Services
+from tests.harness.spaces import Database, SharedBroker, Vhost
+from tests.integration.api.calling import TOKENS, Installation, installation
+from tests.integration.control.terminal import Terminal
 from tests.integration.router.serving import Place, Router, routers
 
 
@@ -31,3 +34,14 @@ def topology(request: pytest.FixtureRequest) -> Topology:
 def start(place: Place) -> Iterator[Callable[..., Router]]:
     with routers(place) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def there(broker: SharedBroker, services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installation(broker, services, tmp_path_factory.mktemp("hands"), **TOKENS) as made:
+        yield made
+
+
+@pytest.fixture(params=["direct", "api"])
+def terminal(there: Installation, request: pytest.FixtureRequest) -> Terminal:
+    return Terminal(there, request.param == "api")

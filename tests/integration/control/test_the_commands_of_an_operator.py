@@ -2,58 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
-
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from tarry.cli.main import app
-from tests.harness.services import Services
-from tests.harness.spaces import SharedBroker
 from tests.harness.waiting import wait_for
-from tests.integration.api.calling import OPERATE, TOKENS, Installation, installation
+from tests.integration.api.calling import Installation
+from tests.integration.control.terminal import Terminal
 
 pytestmark = pytest.mark.one_series
-
-
-@dataclass
-class Terminal:
-    """Someone at a terminal."""
-
-    there: Installation
-    through_the_api: bool
-
-    def run(self, *words: str, given: str | None = None) -> Result:
-        where = {"TARRY_API": self.there.url, "TARRY_TOKEN": OPERATE} if self.through_the_api else self._direct
-        return CliRunner().invoke(app, words, input=given, env=where | {"COLUMNS": "200"})
-
-    @property
-    def _direct(self) -> dict[str, str]:
-        return self.there.place.environment | {"TARRY_API": "", "TARRY_TOKEN": ""}
-
-    def json(self, *words: str) -> Any:
-        result = self.run(*words, "--json")
-        assert result.exit_code == 0, result.output
-        return json.loads(result.stdout)
-
-    def known(self, queue: str) -> str:
-        """A destination that has something waiting."""
-        self.there.schedule(queue, f"known-{queue}-{self.through_the_api}")
-        return queue
-
-
-@pytest.fixture(scope="module")
-def there(broker: SharedBroker, services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    with installation(broker, services, tmp_path_factory.mktemp("hands"), **TOKENS) as made:
-        yield made
-
-
-@pytest.fixture(params=["direct", "api"])
-def terminal(there: Installation, request: pytest.FixtureRequest) -> Terminal:
-    return Terminal(there, request.param == "api")
 
 
 def _unique(terminal: Terminal, name: str) -> str:

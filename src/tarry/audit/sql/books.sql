@@ -94,8 +94,34 @@ select retry.queue, coalesce(message_id, retry.id::text), transition.reason, tra
 select id::text, message_id, queue, state, round, retry_count, max_retries, policy, error_class, error_type, error_reason,
        fingerprint, first_failed_at, due_at, returned_at, drift_ms, tier, octet_length(body)
   from retry
- where message_id = %(called)s or id::text = lower(%(called)s)
+ where message_id = %(called)s or id = %(id)s::uuid
  order by first_failed_at;
+
+-- name: retries_beginning
+-- Retries whose ids begin so, unless a message has this very id.
+select id::text, queue || ', ' || state
+  from retry
+ where id between %(low)s::uuid and %(high)s::uuid
+   and not exists (select from retry where message_id = %(called)s)
+ order by id
+ limit %(limit)s;
+
+-- name: fingerprints_beginning
+-- Fingerprints that begin so, with the type of one such error. Steps through the index from one fingerprint to the next,
+-- however many retries each of them has.
+with recursive found as (
+    (select fingerprint from retry where fingerprint between %(low)s and %(high)s order by fingerprint limit 1)
+    union all
+    select (select retry.fingerprint from retry
+             where retry.fingerprint > found.fingerprint and retry.fingerprint <= %(high)s
+             order by retry.fingerprint limit 1)
+      from found
+     where found.fingerprint is not null
+)
+select fingerprint, coalesce((select error_type from retry where retry.fingerprint = found.fingerprint limit 1), '')
+  from found
+ where fingerprint is not null
+ limit %(limit)s;
 
 -- name: transitions_of
 -- The timeline of one retry.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
 from typing import Any
 
 from tarry.contract.checks import check_origin
@@ -11,9 +12,12 @@ from tarry.contract.message import Acceptance, Origin
 from tarry.contract.reading import RefusalError
 from tarry.control.actions import recorded
 from tarry.control.desk import Desk
+from tarry.control.ids import whole_job_id
 from tarry.control.review.edits import Edits, checked
 from tarry.control.review.job import Job, Order, Problem
+from tarry.control.review.listing import completed
 from tarry.control.review.resend import Manner
+from tarry.core.id_prefix import RULE, as_uuid
 from tarry.core.ladder import itinerary
 from tarry.errors import ConflictError, NotFoundError, SettingsError, WrongStateError
 from tarry.topology.partial import whole
@@ -27,6 +31,7 @@ FASTEST = 10_000.0
 async def create(desk: Desk, order: Order, *, actor: str, here: bool = False) -> Job:
     """Freezes the selection. Nothing is sent yet: `work` does that, in the service, or `here` if that is said."""
     _check(desk, order)
+    order = replace(order, chosen=await completed(desk, order.chosen))
     job_id = str(uuid.uuid4())
     detail = {"filter": order.chosen.told(), "manner": _plain_manner(order.manner), "rate": order.rate}
     async with recorded(desk.books, kind=f"review.{order.kind}", target=job_id, actor=actor, detail=detail) as action:
@@ -97,8 +102,12 @@ async def manner_of(desk: Desk, job: Job) -> Manner:
     return Manner(said["fresh"], said["to"], said["delay_ms"], edits)
 
 
-async def get(desk: Desk, job_id: str) -> Job:
-    rows = await desk.books.rows("review_jobs", job=await _full_id(desk, job_id), only_open=False, limit=1)
+async def get(desk: Desk, called: str) -> Job:
+    """By its id, or the beginning of it."""
+    job_id = as_uuid(await whole_job_id(desk.books, called))
+    rows = await desk.books.rows("review_jobs", job=job_id, only_open=False, limit=1) if job_id else []
+    if not rows:
+        raise NotFoundError(f"No job has the id {called!r}: see `tarry review jobs`. {RULE}")
     return Job(*rows[0])
 
 
@@ -144,16 +153,3 @@ async def _want(desk: Desk, job_id: str, wanted: str, actor: str, *, here: bool 
                 f"Job {job.id} is done since {job.finished_at:%Y-%m-%d %H:%M:%S}: nothing is left of it."
             )
     return await get(desk, job.id)
-
-
-async def _full_id(desk: Desk, text: str) -> str:
-    """The beginning of an id will do, as with commits."""
-    start = text.strip().lower()
-    if not start or any(one not in "0123456789abcdef-" for one in start):
-        raise NotFoundError(f"{text!r} is no id of a job: see `tarry review jobs`.")
-    rows = await desk.books.rows("review_job_like", start=f"{start}%")
-    if len(rows) != 1:
-        raise NotFoundError(
-            f"{'No job' if not rows else 'More than one job'} begins with {text!r}: see `tarry review jobs`."
-        )
-    return str(rows[0][0])

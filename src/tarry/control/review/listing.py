@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
 from tarry.audit.timeline import Step
 from tarry.control.desk import Desk
+from tarry.control.ids import whole_fingerprint, whole_retry_id
 from tarry.control.review.describe import describe
 from tarry.control.review.filters import Filter, cursor_of, read_cursor
-from tarry.errors import BrokerError, ConflictError, NotFoundError, SettingsError
+from tarry.core.id_prefix import RULE, as_uuid
+from tarry.errors import AmbiguousIdError, BrokerError, ConflictError, NotFoundError, SettingsError
 
 By = Literal["queue", "reason", "fingerprint", "age"]
 BYS: tuple[By, ...] = ("queue", "reason", "fingerprint", "age")
@@ -114,13 +116,20 @@ async def summary(desk: Desk) -> Summary:
 
 
 async def count(desk: Desk, chosen: Filter) -> int:
+    chosen = await completed(desk, chosen)
     return int((await desk.books.rows("review_count", **chosen.parameters()))[0][0])
+
+
+async def completed(desk: Desk, chosen: Filter) -> Filter:
+    """With the whole fingerprint, where its beginning was given."""
+    return replace(chosen, fingerprint=await whole_fingerprint(desk.books, chosen.fingerprint))
 
 
 async def page(desk: Desk, chosen: Filter, *, limit: int = 50, cursor: str | None = None) -> Listed:
     """Oldest first."""
     if not 1 <= limit <= MOST:
         raise SettingsError(f"A page has from 1 to {MOST:,} lines, not {limit:,}: use the cursor for more.")
+    chosen = await completed(desk, chosen)
     at, last = read_cursor(cursor)
     rows = await desk.books.rows("review_page", **chosen.parameters(), cursor_at=at, cursor_id=last, limit=limit + 1)
     items = tuple(Item(*row) for row in rows[:limit])
@@ -132,27 +141,29 @@ async def groups(desk: Desk, by: By, chosen: Filter, *, limit: int = 50) -> list
     """The largest first."""
     if by not in BYS:
         raise SettingsError(f"There are no groups by {by!r}: use one of {', '.join(BYS)}.")
+    chosen = await completed(desk, chosen)
     return [Group(*row) for row in await desk.books.rows("review_groups", **chosen.parameters(), by=by, limit=limit)]
 
 
 async def resolve(desk: Desk, called: Sequence[str]) -> tuple[str, ...]:
-    """The retry ids of those in review that are called so, by retry id or message id."""
+    """The retry ids of those in review that are called so: by retry id, its beginning, or message id."""
     return tuple([await _resolve(desk, one) for one in called])
 
 
 async def _resolve(desk: Desk, called: str) -> str:
-    rows = await desk.books.rows("review_ids", called=called.replace("\x00", ""))
+    name = await whole_retry_id(desk.books, called.replace("\x00", ""))
+    rows = await desk.books.rows("review_ids", called=name, id=as_uuid(name))
     inside = [row for row in rows if row[3] == "in_review"]
     if not rows:
         raise NotFoundError(
             f"Nothing is known of {called!r}: it is no message id and no retry id in these books. If the message is in "
-            "the queue all the same, `tarry review check` tells of it."
+            f"the queue all the same, `tarry review check` tells of it. {RULE}"
         )
     if not inside:
         raise ConflictError(f"{called!r} is not in review: it is {rows[0][3]} in round {rows[0][4]}.")
     if len(inside) > 1:
         ids = ", ".join(f"{row[0]} (from {row[2]!r})" for row in inside)
-        raise ConflictError(
+        raise AmbiguousIdError(
             f"{called!r} is the message id of {len(inside)} in review: say which by its retry id: {ids}."
         )
     return str(inside[0][0])

@@ -53,6 +53,7 @@ select id::text, at, actor, kind, target, detail, outcome, finished_at
  where (%(before_at)s::timestamptz is null or (at, id) < (%(before_at)s, %(before)s::uuid))
    and (%(actor)s::text is null or actor = %(actor)s)
    and (%(kind)s::text is null or kind = %(kind)s)
-   and (%(target)s::text is null or target = %(target)s)
+   and (%(target)s::text is null or target = %(target)s
+        or (target between %(low)s::text and %(high)s::text and starts_with(target, %(begins)s::text)))
  order by action.at desc, action.id desc
  limit %(limit)s;

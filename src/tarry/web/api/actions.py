@@ -39,7 +39,9 @@ async def list_actions(
     *,
     actor: Annotated[QueueName | None, Query(description="Exactly as it is recorded.")] = None,
     kind: Annotated[Text | None, Query(description="As in cancel or pause.")] = None,
-    target: Annotated[QueueName | None, Query(description="A retry id, a queue, a job.")] = None,
+    target: Annotated[
+        QueueName | None, Query(description="A retry id, a queue, a job; the beginning of an id will do.")
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[ActionDone]:

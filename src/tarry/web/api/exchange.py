@@ -110,7 +110,7 @@ async def _body(receive: Receive, limit: int) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return b""
+            raise ProblemError(HTTPStatus.BAD_REQUEST, "The connection ended before the request's body did.")
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > limit:

@@ -17,6 +17,7 @@ READ = {
     HTTPStatus.UNAUTHORIZED: "No token, or one that the service does not know.",
     HTTPStatus.FORBIDDEN: "The token may only look; or, without tokens, the request comes from another site.",
     HTTPStatus.NOT_FOUND: "Nothing is known by that id or name.",
+    HTTPStatus.CONFLICT: "Several fit that id, or that beginning of one; the detail lists them.",
     HTTPStatus.REQUEST_TIMEOUT: "The body did not come in time.",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The request is larger than API_BODY_LIMIT.",
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The body is not application/json.",

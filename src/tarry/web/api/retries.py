@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 from datetime import datetime
 from typing import Annotated, Any, Literal
-from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from tarry.control.lookup import NOBODY, Place, Wanted, list_retries, payload_of, timeline_of
@@ -80,7 +79,7 @@ async def list_them(
     *,
     state: Annotated[list[State] | None, Query(max_length=9, description="Repeat it for several.")] = None,
     queue: Annotated[QueueName | None, Query(description="The queue they failed in.")] = None,
-    fingerprint: Annotated[Text | None, Query(description="Of their error.")] = None,
+    fingerprint: Annotated[Text | None, Query(description="Of their error, or the beginning of it.")] = None,
     message_id: Annotated[QueueName | None, Query(description="The message's own id.")] = None,
     due_after: Annotated[Moment | None, Query(description="Due at this moment or later; ISO 8601, UTC.")] = None,
     due_before: Annotated[Moment | None, Query(description="Due before this moment.")] = None,
@@ -104,15 +103,18 @@ async def list_them(
     return Page(items=items, next=write_cursor(by, moment, last.retry_id) if last else None)
 
 
+RetryId = Annotated[QueueName, Path(description="A retry id, or the beginning of one.")]
+
+
 @router.get("/{retry_id}", summary="One retry with its timeline")
-async def show_one(_caller: Looker, desk: TheDesk, retry_id: UUID) -> WithTimeline:
-    """Where it stands, and every step it took."""
-    return WithTimeline.model_validate(await timeline_of(desk.books, str(retry_id)), from_attributes=True)
+async def show_one(_caller: Looker, desk: TheDesk, retry_id: RetryId) -> WithTimeline:
+    """Where it stands, and every step it took. 409 if several ids begin so."""
+    return WithTimeline.model_validate(await timeline_of(desk.books, retry_id), from_attributes=True)
 
 
 @router.get("/{retry_id}/payload", summary="Its payload")
-async def show_payload(_caller: Operator, desk: TheDesk, retry_id: UUID) -> Stored:
+async def show_payload(_caller: Operator, desk: TheDesk, retry_id: RetryId) -> Stored:
     """Needs the role operate."""
-    found = await payload_of(desk.books, str(retry_id))
+    found = await payload_of(desk.books, retry_id)
     body = base64.b64encode(found.body).decode()
     return Stored(body=body, size=len(found.body), properties=found.properties, headers=found.headers)

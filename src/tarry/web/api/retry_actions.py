@@ -15,7 +15,9 @@ from tarry.web.api.fields import QueueName, Text
 
 router = APIRouter(prefix="/retries", tags=["retries"])
 
-Called = Annotated[QueueName, Path(description="A retry id; or a message id, if only one retry of it waits.")]
+Called = Annotated[
+    QueueName, Path(description="A retry id, or the beginning of one; or a message id, if only one retry of it waits.")
+]
 
 
 class Wish(Requested):

@@ -7,7 +7,6 @@ import binascii
 from dataclasses import asdict
 from http import HTTPStatus
 from typing import Annotated
-from uuid import UUID
 
 from fastapi import APIRouter, Body, Depends, Path, Query
 
@@ -18,7 +17,8 @@ from tarry.control.review.filters import Filter
 from tarry.control.review.job import Order, Stands
 from tarry.control.review.listing import By, Detail
 from tarry.control.review.resend import Manner
-from tarry.errors import ConflictError, NotFoundError, SettingsError
+from tarry.core.id_prefix import as_uuid
+from tarry.errors import AmbiguousIdError, ConflictError, NotFoundError, SettingsError
 from tarry.web.api.auth import Looker, Operator, Requested
 from tarry.web.api.desk import TheDesk
 from tarry.web.api.fields import Moment, QueueName, Text
@@ -41,7 +41,7 @@ router = APIRouter(prefix="/review", tags=["review"])
 
 Queue = Annotated[Glob | None, Query(description="Failed in this queue; a glob will do, empty for none at all.")]
 Reason = Annotated[Text | None, Query(description="The reason for the review has this in it.")]
-Print = Annotated[Text | None, Query(description="Of their error.")]
+Print = Annotated[Text | None, Query(description="Of their error, or the beginning of it.")]
 ErrorType = Annotated[Text | None, Query(description="A name, or a glob.")]
 Before = Annotated[Moment | None, Query(description="In review since before this moment; ISO 8601, UTC.")]
 After = Annotated[Moment | None, Query(description="In review since this moment or later.")]
@@ -101,7 +101,9 @@ async def messages(
     return Page(items=[InReview.model_validate(one) for one in found.items], next=found.cursor)
 
 
-Called = Annotated[QueueName, Path(description="A retry id; or a message id, if only one of it is in review.")]
+Called = Annotated[
+    QueueName, Path(description="A retry id, or the beginning of one; or a message id, if only one of it is in review.")
+]
 
 
 @router.get("/messages/{called}", summary="One message in review")
@@ -129,6 +131,8 @@ async def _find(desk: TheDesk, called: str, *, payload: bool) -> Detail:
     """One that is not in review is not found here."""
     try:
         return await listing.show(desk, called, payload=payload)
+    except AmbiguousIdError:
+        raise
     except ConflictError as error:
         raise NotFoundError(str(error)) from None
 
@@ -138,7 +142,8 @@ async def create(caller: Operator, desk: TheDesk, order: NewJob) -> Stands:
     """The selection is frozen now; the service works on it. What another consumer takes meanwhile is reported, not
     doubled. 409 if another job has all of them.
     """
-    made = await jobs.create(desk, _order(order), actor=caller.actor(order.requested_by))
+    ids = await _ids(desk, order.which.ids)
+    made = await jobs.create(desk, _order(order, ids), actor=caller.actor(order.requested_by))
     return made.stands()
 
 
@@ -153,9 +158,12 @@ async def list_jobs(
     return [one.stands() for one in await jobs.jobs(desk, only_open=only_open, limit=limit)]
 
 
+JobId = Annotated[QueueName, Path(description="A job's id, or the beginning of one.")]
+
+
 @router.get("/jobs/{job_id}", summary="One job with its progress")
-async def job(_caller: Looker, desk: TheDesk, job_id: UUID) -> JobInFull:
-    found = await jobs.get(desk, str(job_id))
+async def job(_caller: Looker, desk: TheDesk, job_id: JobId) -> JobInFull:
+    found = await jobs.get(desk, job_id)
     return JobInFull(**asdict(found.stands()), problems=await jobs.problems(desk, found.id))
 
 
@@ -163,32 +171,38 @@ Wish = Annotated[Requested | None, Body()]
 
 
 @router.post("/jobs/{job_id}/stop", summary="Stop a job")
-async def stop(caller: Operator, desk: TheDesk, job_id: UUID, said: Wish = None) -> Stands:
+async def stop(caller: Operator, desk: TheDesk, job_id: JobId, said: Wish = None) -> Stands:
     """Before its next message; it can go on later. 400 if it is done."""
-    return (await jobs.stop(desk, str(job_id), actor=_actor(caller, said))).stands()
+    return (await jobs.stop(desk, job_id, actor=_actor(caller, said))).stands()
 
 
 @router.post("/jobs/{job_id}/go-on", summary="Go on with a job")
-async def go_on(caller: Operator, desk: TheDesk, job_id: UUID, said: Annotated[GoOn | None, Body()] = None) -> Stands:
+async def go_on(caller: Operator, desk: TheDesk, job_id: JobId, said: Annotated[GoOn | None, Body()] = None) -> Stands:
     """Looks again at what is in doubt. 400 if nothing is left of it."""
     again = said is not None and said.resend_doubtful
-    found = await jobs.go_on(desk, str(job_id), actor=_actor(caller, said), resend_doubtful=again)
+    found = await jobs.go_on(desk, job_id, actor=_actor(caller, said), resend_doubtful=again)
     return found.stands()
 
 
 @router.post("/jobs/{job_id}/end", summary="End a job")
-async def end(caller: Operator, desk: TheDesk, job_id: UUID, said: Wish = None) -> Stands:
+async def end(caller: Operator, desk: TheDesk, job_id: JobId, said: Wish = None) -> Stands:
     """For good: what it has not sent stays in review."""
-    return (await jobs.end(desk, str(job_id), actor=_actor(caller, said))).stands()
+    return (await jobs.end(desk, job_id, actor=_actor(caller, said))).stands()
 
 
 def _actor(caller: Operator, said: Requested | None) -> str:
     return caller.actor(said.requested_by if said else None)
 
 
-def _order(order: NewJob) -> Order:
+async def _ids(desk: TheDesk, given: list[str] | None) -> tuple[str, ...] | None:
+    """Whole ids are taken as they are, however many; what is not in review is left out later."""
+    if given is None:
+        return None
+    return tuple([as_uuid(one) or (await listing.resolve(desk, [one]))[0] for one in given])
+
+
+def _order(order: NewJob, ids: tuple[str, ...] | None) -> Order:
     which = order.which
-    ids = tuple(map(str, which.ids)) if which.ids is not None else None
     chosen = Filter(which.queue, which.reason, which.fingerprint, which.error_type, which.before, which.after, ids)
     body = _body(order.edit_body)
     if body is not None and len(ids or ()) != 1:

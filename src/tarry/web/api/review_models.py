@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
-from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -103,11 +102,15 @@ class Which(BaseModel):
 
     queue: Glob | None = Field(None, description="A name or a glob; `*` for all, empty for those that name none.")
     reason: Text | None = Field(None, description="Part of the reason for the review.")
-    fingerprint: Text | None = None
+    fingerprint: Text | None = Field(None, description="Or the beginning of it.")
     error_type: Text | None = Field(None, description="A name or a glob.")
     before: Moment | None = Field(None, description="In review since before this moment.")
     after: Moment | None = None
-    ids: list[UUID] | None = Field(None, max_length=10_000, description="Retry ids.")
+    ids: list[QueueName] | None = Field(
+        None,
+        max_length=10_000,
+        description="Retry ids, or the beginnings of them; or message ids of which one is in review.",
+    )
 
 
 class NewJob(Requested):

@@ -33,7 +33,7 @@ select case %(by)s
 -- Retries called so, by message id or retry id, and where they stand.
 select id::text, message_id, queue, state, round
   from retry
- where message_id = %(called)s or id::text = lower(%(called)s)
+ where message_id = %(called)s or id = %(id)s::uuid
  order by (state = 'in_review') desc, first_failed_at;
 
 -- name: review_one
@@ -98,9 +98,13 @@ select job.id::text, job.kind, job.actor, job.created_at, job.filter, job.manner
  order by job.created_at desc
  limit %(limit)s;
 
--- name: review_job_like
--- Jobs whose id begins so.
-select id::text from review_job where id::text like %(start)s order by created_at desc limit 2;
+-- name: jobs_beginning
+-- Jobs whose ids begin so.
+select id::text, kind || ' by ' || actor
+  from review_job
+ where id between %(low)s::uuid and %(high)s::uuid
+ order by id
+ limit %(limit)s;
 
 -- name: review_job_body
 -- The edited payload.
