@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import structlog
+
 from tarry.audit.records import Claim, Claimed, Record
 from tarry.broker.publisher import Message, Outcome
 from tarry.contract.identity import same_body
@@ -33,6 +35,8 @@ from tarry.router.plans import (
     record_of,
     to_review,
 )
+
+log = structlog.get_logger()
 
 
 class Ledger(Protocol):
@@ -146,8 +150,9 @@ class Flow:
             if not isinstance(item, Request):
                 return item
             return identified(item, self.rules.policy_for(item.failure), self.new_id)
-        except Exception as error:  # noqa: BLE001 - a person will see it, with the message
-            why = f"it could not be read: {type(error).__name__}: {error}"
+        except Exception:
+            log.exception("a request could not be read")
+            why = "it could not be read: the service's log has the error"
             return refused(delivery, self.new_id(), why, self.accept)
 
     def _take_turns(self, requests: Sequence[Request]) -> tuple[list[Request], list[Request]]:

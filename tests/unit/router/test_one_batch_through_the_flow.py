@@ -322,4 +322,4 @@ def test_an_unforeseen_error_in_parsing_goes_to_review_and_not_through_the_batch
     broken = Delivery(b"", Properties(headers=5), "", "k")  # type: ignore[arg-type]
     flow = world.flow()
     plan = flow._understand(broken)
-    assert "it could not be read: TypeError" in plan.reason  # type: ignore[union-attr]
+    assert "it could not be read" in plan.reason  # type: ignore[union-attr]
