@@ -19,6 +19,7 @@ from pydantic import (
 
 from tarry.core.duration_field import Duration
 from tarry.core.durations import format_duration, parse_duration
+from tarry.core.globs import covers
 
 MOST_RETRIES = 1_000
 """A count past this is a mistake, not a policy."""
@@ -85,6 +86,14 @@ class Match(Model):
             fnmatchcase(queue, self.queue)
             and (self.priority is None or (priority is not None and fnmatchcase(priority, self.priority)))
             and (self.job_type is None or (job_type is not None and fnmatchcase(job_type, self.job_type)))
+        )
+
+    def covers(self, other: Match) -> bool:
+        """Whether it provably matches everything that `other` matches."""
+        return (
+            covers(self.queue, other.queue)
+            and (self.priority is None or (other.priority is not None and covers(self.priority, other.priority)))
+            and (self.job_type is None or (other.job_type is not None and covers(self.job_type, other.job_type)))
         )
 
 
