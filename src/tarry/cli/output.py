@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,7 +25,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from tarry.cli.printable import printable, printable_json
-from tarry.errors import TarryError
+from tarry.errors import SettingsError, TarryError
 
 INTERRUPTED = 130
 
@@ -69,6 +70,21 @@ def block(text: str) -> None:
 def note(text: str) -> None:
     """Worth knowing, not the answer."""
     err.print(Text(printable(text, lines=True), style="dim"))
+
+
+def warn(text: str) -> None:
+    """`warning: …`: it may be meant, and somebody should look."""
+    err.print(Text.assemble(("warning:", "bold yellow"), " ", printable(text)))
+
+
+def confirm(what: str, *, yes: bool, why: str = "That is large") -> None:
+    """Asks before something that cannot be taken back; where nobody can be asked, it is refused."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and err.is_terminal):
+        raise SettingsError(f"{what} {why}: say so with --yes.")
+    if not typer.confirm(printable(f"{what} Go on?"), err=True):
+        raise SettingsError("Nothing was done.")
 
 
 def print_json(data: Any) -> None:

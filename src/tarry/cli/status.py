@@ -17,6 +17,7 @@ from tarry.cli.installation import BrokerUrl, DatabaseUrl, Installation, install
 from tarry.cli.options import AsJson, CaFile, ManagementUrl, TopologyFolder
 from tarry.cli.output import line, note, print_error, print_json, print_table, table
 from tarry.cli.printable import printable, shortened
+from tarry.cli.topology_view import print_source, topology_json
 from tarry.core.durations import humanise
 from tarry.errors import AuditError, BrokerError, TarryError
 
@@ -45,8 +46,10 @@ def status(
         paused = read_paused(books) if books else []
     queues = _queues(where, depths)
     if as_json:
-        print_json(_report(counts, tiers, queues, troubles) | {"paused": [_paused(one) for one in paused]})
+        about = {"topology": topology_json(where.topology)}
+        print_json(about | _report(counts, tiers, queues, troubles) | {"paused": [_paused(one) for one in paused]})
     else:
+        print_source(where.topology)
         _show(counts, tiers, queues)
         _show_paused(paused)
         for trouble in troubles:

@@ -53,7 +53,7 @@ class _Sources:
         if not _is_there(main):
             raise TopologyError(
                 f"{main}: no such file. Point --topology (or TARRY_TOPOLOGY) at a folder with a {MAIN_FILE}; "
-                f"the shipped one is {shipped()}."
+                f"`tarry topology init` writes one, and the shipped one is {shipped()}."
             )
         problems: list[str] = []
         data = _read(main, problems)
