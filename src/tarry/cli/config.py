@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from tarry.settings.masking import shown
 from tarry.settings.model import Settings
 from tarry.settings.reference import settings_markdown
 from tarry.settings.sources import FILE_VARIABLE, NAMES, given_from, read_settings
+from tarry.topology.source import Source
 
 SettingsFile = Annotated[
     Path | None,
@@ -58,4 +58,4 @@ def _facts(settings: Settings, field: str, origins: dict[str, str]) -> dict[str,
 
 def _value(settings: Settings, field: str) -> str | int | None:
     """The folder of the topology depends on where the command is run, so it is shown even if nobody set it."""
-    return os.path.abspath(settings.topology_folder) if field == "topology" else shown(getattr(settings, field))  # noqa: PTH100 - without following links
+    return Source(settings.topology_folder).path if field == "topology" else shown(getattr(settings, field))

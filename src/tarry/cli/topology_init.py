@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ import typer
 
 from tarry.cli.options import AsJson
 from tarry.cli.output import line, print_json
+from tarry.topology.source import Source
 from tarry.topology.starter import write_starter
 
 
@@ -25,7 +25,7 @@ def init(
 ) -> None:
     """Write a topology folder to start from: the shipped topology, with comments. Nothing is overwritten."""
     written = write_starter(folder)
-    path = os.path.abspath(folder)  # noqa: PTH100 - without following links, as pathlib would
+    path = Source(folder).path
     if as_json:
         print_json({"folder": path, "files": [str(file.relative_to(folder)) for file in written]})
         return

@@ -14,7 +14,7 @@ from tarry.errors import BrokerError, TarryError, TopologyError
 from tarry.router.checks import check_topology, log_warnings
 from tarry.router.keep import sleep_unless
 from tarry.router.threads import in_thread
-from tarry.topology.checks.files import check_policies
+from tarry.topology.checks.files import APPLIED
 from tarry.topology.load import MAIN_FILE, POLICY_FOLDER
 from tarry.topology.model import Topology
 
@@ -69,7 +69,7 @@ class Reload:
         if wanted == self.current:
             return True
         try:
-            await in_thread(lambda: check_topology(wanted, self.address), "reload check")
+            found = await in_thread(lambda: check_topology(wanted, self.address), "reload check")
         except BrokerError as error:
             self._complain("topology not reloaded, the broker is not ready for it: run `tarry topology apply`", error)
             return False
@@ -77,7 +77,7 @@ class Reload:
         self.use(wanted)
         self.count("used")
         log.info("topology reloaded", policies=[policy.name for policy in wanted.policies])
-        log_warnings(check_policies(wanted))
+        log_warnings(finding for finding in found if finding.check != APPLIED)
         return True
 
     def _refuse_restart(self, wanted: Topology) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,15 @@ def test_check_policies_is_silent_while_a_request_can_reach_a_policy(
     first: dict[str, str], second: dict[str, str]
 ) -> None:
     assert found(policy("a", **matching(**first)), policy("b", **matching(**second))) == []
+
+
+@pytest.mark.parametrize("glob", ["queue-#.*", "*.queue-#", "a.*.#.*", "[a-z]" + "*[ab]" * 90 + "#?", "*?[ab]#*" * 45])
+def test_check_policies_is_quick_with_hundreds_of_policies(glob: str) -> None:
+    started = time.process_time()
+
+    found(*(policy(f"p{number}", **matching(queue=glob.replace("#", str(number)))) for number in range(500)))
+
+    assert time.process_time() - started < 10
 
 
 @pytest.mark.parametrize(

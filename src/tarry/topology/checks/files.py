@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from tarry.core.globs import Effort
 from tarry.core.policy import Policy
 from tarry.topology.expected import Expected
 from tarry.topology.findings import APPLY, Finding
@@ -18,8 +19,8 @@ APPLIED = "applied"
 FILE_CHECKS = frozenset({ORDER, ZERO, APPLIED})
 """The names of the checks in this module."""
 
-MOST_COMPARED = 500
-"""Policies; each is compared with all before it."""
+MOST_COMPARED = 200
+"""Policies; each is compared with all before it, and those after so many are not."""
 
 
 def concerns(expected: Expected, live: Live) -> Iterator[Finding]:
@@ -72,9 +73,10 @@ def check_policies(topology: Topology) -> Iterator[Finding]:
 def _covered(topology: Topology) -> dict[int, list[int]]:
     """By the first policy that matches all that others match: the places of those."""
     found: dict[int, list[int]] = {}
+    effort = Effort()
     matches = [policy.match for policy in topology.policies[:MOST_COMPARED]]
     for place, match in enumerate(matches):
-        earlier = next((before for before in range(place) if matches[before].covers(match)), None)
+        earlier = next((before for before in range(place) if matches[before].covers(match, effort)), None)
         if earlier is not None:
             found.setdefault(earlier, []).append(place)
     return found
