@@ -3,7 +3,8 @@
 TarryError
 ├── SettingsError          a setting, flag or environment variable is wrong
 ├── TopologyError          the topology files are wrong (all mistakes at once)
-│   └── DelayTooLongError  a delay that the ladder cannot hold
+│   ├── DelayTooLongError  a delay that the ladder cannot hold
+│   └── NotDrainableError  a queue that was named is not a tier that can be retired
 ├── BrokerError            RabbitMQ said no, or cannot be reached
 │   ├── BrokerUnreachableError
 │   ├── BrokerTooOldError
@@ -41,7 +42,7 @@ class SettingsError(TarryError):
 class TopologyError(TarryError):
     """The topology files hold mistakes; `problems` has one line for each."""
 
-    exit_code = 2
+    exit_code = 7
 
     def __init__(self, problems: str | list[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else problems
@@ -50,6 +51,12 @@ class TopologyError(TarryError):
 
 class DelayTooLongError(TopologyError):
     """A delay is longer than the ladder can hold; it is refused, never rounded down."""
+
+
+class NotDrainableError(TopologyError):
+    """A queue that was named is not a tier, is not there, or is in use."""
+
+    exit_code = 2
 
 
 class BrokerError(TarryError):

@@ -13,6 +13,7 @@ from tarry.settings.masking import shown
 from tarry.settings.model import Settings
 from tarry.settings.reference import settings_markdown
 from tarry.settings.sources import FILE_VARIABLE, NAMES, given_from, read_settings
+from tarry.topology.source import Source
 
 SettingsFile = Annotated[
     Path | None,
@@ -46,10 +47,15 @@ def config(
         return
     made = table("settings", "setting", "value", "from")
     for field, name in NAMES.items():
-        value = shown(getattr(settings, field))
+        value = _value(settings, field)
         made.add_row(name, "(not set)" if value is None else str(value), origins[field])
     print_table(made)
 
 
 def _facts(settings: Settings, field: str, origins: dict[str, str]) -> dict[str, str | int | None]:
-    return {"value": shown(getattr(settings, field)), "from": origins[field]}
+    return {"value": _value(settings, field), "from": origins[field]}
+
+
+def _value(settings: Settings, field: str) -> str | int | None:
+    """The folder of the topology depends on where the command is run, so it is shown even if nobody set it."""
+    return Source(settings.topology_folder).path if field == "topology" else shown(getattr(settings, field))

@@ -14,12 +14,12 @@ from typing import Annotated
 
 import typer
 
-from tarry.cli.control_options import Reason, Yes, confirm, with_hands
+from tarry.cli.control_options import Reason, Yes, with_hands
 from tarry.cli.control_port import Hands, Verb
 from tarry.cli.control_view import plain, show_diverted, show_holds, show_paused, show_resumed
 from tarry.cli.installation import duration
 from tarry.cli.options import AsJson
-from tarry.cli.output import Commands, line, print_error, print_json
+from tarry.cli.output import Commands, confirm, line, print_error, print_json
 from tarry.cli.streams import read_stdin
 from tarry.control.cancel import Diverted
 from tarry.control.destinations import is_glob, matching

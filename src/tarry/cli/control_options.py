@@ -14,11 +14,9 @@ import typer
 from tarry.cli.control_port import AtThisDesk, Hands, ThroughTheApi
 from tarry.cli.installation import BrokerUrl, DatabaseUrl, installation
 from tarry.cli.options import ApiToken, ApiUrl, CaFile, ManagementUrl, TopologyFolder
-from tarry.cli.output import err
 from tarry.cli.remote import Remote
 from tarry.cli.shared_options import Options, sharing
 from tarry.control.desk import Desk
-from tarry.errors import SettingsError
 
 RequestedBy = Annotated[
     str | None,
@@ -88,13 +86,3 @@ def whoever() -> str:
     except (KeyError, OSError):
         user = "somebody"
     return f"{user}@{socket.gethostname()}"
-
-
-def confirm(what: str, *, yes: bool) -> None:
-    """Asks before something large; where nobody can be asked, it is not done."""
-    if yes:
-        return
-    if not err.is_terminal:
-        raise SettingsError(f"{what} That is large: say so with --yes.")
-    if not typer.confirm(f"{what} Go on?", err=True):
-        raise SettingsError("Nothing was done.")

@@ -20,16 +20,19 @@ from tarry.cli.options import (
     TopologyFolder,
     Url,
     address_from,
+    topology_from,
 )
-from tarry.cli.output import line, print_json
+from tarry.cli.output import line, note, print_json
+from tarry.cli.topology_view import print_warnings
 from tarry.contract import headers as h
 from tarry.contract.message import Delivery
 from tarry.core.decide import Failure
 from tarry.core.durations import parse_duration
 from tarry.core.policy import Policy
 from tarry.errors import SettingsError
-from tarry.settings import load_settings
+from tarry.topology.checks.files import check_policies
 from tarry.topology.model import Topology
+from tarry.topology.record import described
 
 
 def register(app: typer.Typer) -> None:
@@ -74,7 +77,10 @@ def explain_command(
     Describe it with flags, paste it as JSON, or read it from a live queue. With --queue beside --message, the question
     is what a reject in that queue would do.
     """
-    topology = load_settings(topology=folder).read_topology()
+    topology = topology_from(folder)
+    if not as_json:
+        note(f"Topology: {described(topology)}")
+        print_warnings(check_policies(topology))
     if schedule or policy:
         _print_schedules(
             _chosen(topology, Failure(queue or "", priority=priority, job_type=job_type), policy), topology, as_json

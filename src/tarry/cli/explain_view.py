@@ -8,6 +8,7 @@ from typing import Any
 
 from tarry.cli.explained import Explanation
 from tarry.cli.output import line, print_table, table
+from tarry.cli.topology_view import topology_json
 from tarry.core.decide import Schedule
 from tarry.core.durations import humanise
 from tarry.core.ladder import Itinerary, Ladder
@@ -37,6 +38,7 @@ def explanation_json(found: Explanation, topology: Topology) -> dict[str, Any]:
         "itinerary": [list(queues(one.itinerary, topology.broker_names, topology.ladder_shape)) for one in ends],
         "due": [_moment(one.due_ms) for one in ends],
         "returns_to": found.returns_to,
+        "topology": topology_json(topology),
     }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import shlex
+import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,7 +27,7 @@ from typer.core import TyperGroup
 
 from tarry.cli.printable import printable, printable_json
 from tarry.cli.records import fits, records
-from tarry.errors import TarryError
+from tarry.errors import SettingsError, TarryError
 
 INTERRUPTED = 130
 
@@ -86,6 +87,16 @@ def export_lines(rabbitmq_url: str, management_url: str, database_url: str | Non
         "DATABASE_URL": database_url,
     }
     return [f"export {name}={shlex.quote(value)}" for name, value in variables.items() if value]
+
+
+def confirm(what: str, *, yes: bool, why: str = "That is large") -> None:
+    """Asks before something that cannot be taken back; where nobody can be asked, it is refused."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and err.is_terminal):
+        raise SettingsError(f"{what} {why}: say so with --yes.")
+    if not typer.confirm(printable(f"{what} Go on?"), err=True):
+        raise SettingsError("Nothing was done.")
 
 
 def print_json(data: Any) -> None:

@@ -30,6 +30,7 @@ from tarry.router.service import Service
 from tarry.settings import Settings, load_settings
 from tarry.settings.sources import given_from
 from tarry.settings.spans import span_of
+from tarry.topology.record import described
 
 log = structlog.get_logger()
 
@@ -105,7 +106,13 @@ async def _serve_with(desk: Desk, service: Service, settings: Settings, listener
     server = make_server(make_app(service, settings, desk), limits_of(settings))
     http = asyncio.create_task(server.serve([listener]))
     host, port = listener.getsockname()[:2]
-    log.info("started", broker=str(service.address), http=f"{host}:{port}", batch=settings.batch_size)
+    log.info(
+        "started",
+        broker=str(service.address),
+        http=f"{host}:{port}",
+        batch=settings.batch_size,
+        topology=described(service.topology),
+    )
     try:
         await service.run(stop)
     finally:

@@ -20,8 +20,10 @@ from tarry.cli.installation import BrokerUrl, DatabaseUrl, Installation, install
 from tarry.cli.options import AsJson, CaFile, ManagementUrl, TopologyFolder
 from tarry.cli.output import line, note, print_error, print_json, print_table, table
 from tarry.cli.printable import printable, shortened
+from tarry.cli.topology_view import print_source, topology_json
 from tarry.core.durations import humanise
 from tarry.errors import AuditError, BrokerError, TarryError
+from tarry.topology.model import Topology
 
 
 def register(app: typer.Typer) -> None:
@@ -49,9 +51,12 @@ def status(
     queues = _queues(where, depths)
     attached = _attached(where, troubles) if depths else []
     if as_json:
+        about = {"topology": topology_json(where.files) if isinstance(where.files, Topology) else None}
         more = {"paused": [_paused(one) for one in paused], "attachments": [state_report(one) for one in attached]}
-        print_json(_report(counts, tiers, queues, troubles) | more)
+        print_json(about | _report(counts, tiers, queues, troubles) | more)
     else:
+        if isinstance(where.files, Topology):
+            print_source(where.files)
         _show(counts, tiers, queues)
         _show_attached(attached)
         _show_paused(paused)

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from tarry.broker.management import Management
 from tarry.cli import options as given
+from tarry.cli import topology_init, topology_retire
 from tarry.cli import topology_view as view
 from tarry.cli.generated import users_of, write_or_check
-from tarry.cli.output import Commands, line, note, print_json, progress_bar, waiting
-from tarry.core.durations import humanise
-from tarry.errors import BrokerError
+from tarry.cli.output import Commands, line, note, print_json, progress_bar
+from tarry.errors import BrokerError, TopologyError
 from tarry.topology.apply import apply as apply_topology
-from tarry.topology.apply import refuse_old
-from tarry.topology.blueprint import blueprint
+from tarry.topology.apply import read_supported
+from tarry.topology.checks.files import concerns
 from tarry.topology.definitions import definitions_text
-from tarry.topology.explain import counted
+from tarry.topology.expected import Expected
+from tarry.topology.findings import Finding
 from tarry.topology.live import read_live
 from tarry.topology.mermaid import mermaid
 from tarry.topology.plan import make_plan
-from tarry.topology.prune import prune as prune_topology
-from tarry.topology.retire import close_entry
-from tarry.topology.retire import drain as drain_tier
+from tarry.topology.record import described
 from tarry.topology.schema import schema_text
 from tarry.topology.svg import svg
 from tarry.topology.verify import verify as verify_topology
@@ -33,6 +35,31 @@ from tarry.topology.verify import verify as verify_topology
 CHANGES = 2
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="Plan, apply and verify what tarry needs on the broker.")
+topology_init.register(app)
+
+
+class PlanCommand(TyperCommand):
+    """Elsewhere a wrong flag or setting means exit code 2. Here 2 means changes, so it gets the code of wrong files."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _bad_input_is_no_change():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _bad_input_is_no_change():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _bad_input_is_no_change() -> Iterator[None]:
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except Exception as error:
+        if getattr(error, "exit_code", None) == CHANGES:
+            error.exit_code = TopologyError.exit_code  # type: ignore[attr-defined] # it has one: see above
+        raise
 
 
 class Format(StrEnum):
@@ -43,7 +70,7 @@ class Format(StrEnum):
     SVG = "svg"
 
 
-@app.command()
+@app.command(cls=PlanCommand)
 def plan(
     *,
     folder: given.TopologyFolder = None,
@@ -52,14 +79,20 @@ def plan(
     ca_file: given.CaFile = None,
     as_json: given.AsJson = False,
 ) -> None:
-    """Show what is missing, different or left over on the broker. Exit code 0: nothing to do, 2: changes."""
-    topology = given.topology_from(folder)
-    live = read_live(Management(given.address_from(url, management_url, ca_file)))
-    refuse_old(live.version)
-    found = make_plan(topology.broker_names, blueprint(topology), live)
+    """Show what is missing, different or left over on the broker.
+
+    Exit code 0: nothing to do; 2: changes; 1: the broker cannot be read; 7: the files, a setting or a flag is wrong.
+    """
+    topology, address = given.topology_from(folder), given.address_from(url, management_url, ca_file)
+    live = read_supported(address)
+    expected = Expected.of(topology, address.vhost)
+    found, warnings = make_plan(expected.names, expected.blueprint, live), list(concerns(expected, live))
     if as_json:
-        print_json(view.plan_json(topology, found, live.depths))
+        about = view.source_json(topology, live.applied(expected.names), warnings)
+        print_json(about | view.plan_json(topology, found, live.depths))
     else:
+        view.print_source(topology)
+        view.print_warnings(warnings)
         view.print_plan(topology, found, live.depths)
     raise typer.Exit(0 if found.nothing_to_do else CHANGES)
 
@@ -73,15 +106,28 @@ def apply(
     ca_file: given.CaFile = None,
     as_json: given.AsJson = False,
 ) -> None:
-    """Declare what is missing on the broker. Nothing that is there is changed or deleted; safe to run again."""
+    """Declare what is missing on the broker, and record which topology was applied.
+
+    Nothing that is there is changed or deleted; safe to run again.
+    """
     topology, address = given.topology_from(folder), given.address_from(url, management_url, ca_file)
+    warnings: list[Finding] = []
+
+    def keep_or_print(finding: Finding) -> None:
+        warnings.append(finding) if as_json else view.print_warnings([finding])
+
+    if not as_json:
+        view.print_source(topology)
     with progress_bar("Declaring", quiet=as_json) as bar:
-        done = apply_topology(
-            topology, address, lambda at, total, name: bar.update(bar.task_ids[0], completed=at, total=total, at=name)
-        )
+
+        def show(at: int, total: int, name: str) -> None:
+            bar.update(bar.task_ids[0], completed=at, total=total, at=name)
+
+        done = apply_topology(topology, address, show, keep_or_print)
     if as_json:
-        declared = view.blueprint_json(done.plan.missing)
-        print_json({"declared": done.declared, "seconds": round(done.seconds, 3), "missing": declared})
+        counted = {"declared": done.declared, "seconds": round(done.seconds, 3)}
+        about = view.source_json(topology, done.record, warnings)
+        print_json(about | counted | {"missing": view.blueprint_json(done.plan.missing)})
     elif done.declared:
         line(f"Declared {done.declared} exchanges, queues and bindings in {done.seconds:.1f} s.", "✓", "bold green")
     else:
@@ -102,8 +148,10 @@ def verify(
     found = verify_topology(topology, address)
     wrong = [finding for finding in found if finding.level == "wrong"]
     if as_json:
-        print_json({"ok": not wrong, "findings": [view.finding_json(finding) for finding in found]})
+        findings = [view.finding_json(finding) for finding in found]
+        print_json({"topology": view.topology_json(topology), "ok": not wrong, "findings": findings})
     else:
+        view.print_source(topology)
         view.print_findings(found)
         if not wrong:
             line("The broker matches the topology.", "✓", "bold green")
@@ -132,6 +180,7 @@ def export(
     del as_json
     topology = given.topology_from(folder)
     people = users_of(topology, deploy_password_file, router_password_file) if users else ()
+    note(f"Topology: {described(topology)}")
     write_or_check(definitions_text(topology, vhost, people), output, check, "tarry topology export -o")
 
 
@@ -168,69 +217,13 @@ def show(
     else:
         depths = _depths(url, management_url, ca_file)
         if as_json:
-            print_json(view.show_json(topology, depths))
+            print_json({"topology": view.topology_json(topology)} | view.show_json(topology, depths))
         else:
+            view.print_source(topology)
             view.print_show(topology, depths)
 
 
-@app.command()
-def drain(
-    tier: Annotated[str, typer.Argument(help="The queue of a tier that no policy uses any more.")],
-    *,
-    folder: given.TopologyFolder = None,
-    url: given.Url = given.DEFAULT_URL,
-    management_url: given.ManagementUrl = None,
-    ca_file: given.CaFile = None,
-    wait: Annotated[
-        bool, typer.Option(help="Wait until it is empty and delete it; else `prune` does it later.")
-    ] = True,
-    as_json: given.AsJson = False,
-) -> None:
-    """Close a retired tier's entry, wait until each message has left in its own time, then delete the queue."""
-    topology, address = given.topology_from(folder), given.address_from(url, management_url, ca_file)
-    close_entry(topology, address, tier)
-    if not wait:
-        _answer(as_json, {"drained": tier, "deleted": False}, f"Nothing enters {tier} any more.")
-        return
-    note(f"Nothing enters {tier} any more; waiting until it is empty. Ctrl-C is safe: `prune` deletes it later.")
-    with waiting(f"Draining {tier}", quiet=as_json) as tell:
-        drain_tier(topology, address, tier, lambda left, seconds: tell(_news(left, seconds)))
-    _answer(as_json, {"drained": tier, "deleted": True}, f"{tier} is empty and deleted.")
-
-
-@app.command()
-def prune(
-    *,
-    folder: given.TopologyFolder = None,
-    url: given.Url = given.DEFAULT_URL,
-    management_url: given.ManagementUrl = None,
-    ca_file: given.CaFile = None,
-    as_json: given.AsJson = False,
-) -> None:
-    """Delete retired tiers that are empty and that nothing leads to; the others are kept, with the reason."""
-    topology, address = given.topology_from(folder), given.address_from(url, management_url, ca_file)
-    with waiting("Making sure that they stay empty", quiet=as_json):
-        done = prune_topology(topology, address)
-    if as_json:
-        print_json({"deleted": list(done.deleted), "kept": done.kept})
-        return
-    for name in done.deleted:
-        line(f"{name} deleted", "✓", "bold green")
-    for name, reason in done.kept.items():
-        line(f"{name} kept: {reason}", "·", "bold yellow")
-    if not done.deleted and not done.kept:
-        line("Nothing is left over.", "✓", "bold green")
-
-
-def _news(left: int, seconds: float) -> str:
-    return f"{counted(left, 'message')} left, {humanise(seconds * 1000)} at most"
-
-
-def _answer(as_json: bool, data: dict[str, object], text: str) -> None:
-    if as_json:
-        print_json(data)
-    else:
-        line(text, "✓", "bold green")
+topology_retire.register(app)
 
 
 def _depths(url: str, management_url: str | None, ca_file: Path | None) -> dict[str, int] | None:

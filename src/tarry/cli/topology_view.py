@@ -5,18 +5,49 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tarry.cli.output import line, print_table, table
+from tarry.cli.output import line, print_table, table, warn
 from tarry.core.durations import format_duration
 from tarry.topology.explain import counted, explain_conflict, explain_details, way_to_migrate
 from tarry.topology.findings import Finding
 from tarry.topology.model import Topology
 from tarry.topology.objects import Binding, Blueprint
 from tarry.topology.plan import Plan
+from tarry.topology.record import ApplyRecord, described, digest
 from tarry.topology.steps import review_step, steps
 
 Json = dict[str, Any]
 MOST_LINES = 12
 """Of each kind in a plan; a first apply would fill several screens."""
+
+
+def print_source(topology: Topology) -> None:
+    """Which folder it is about: that depends on where the command is run."""
+    line(f"Topology: {described(topology)}")
+
+
+def print_warnings(findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        warn(str(finding))
+
+
+def topology_json(topology: Topology) -> Json:
+    return {"folder": topology.source.path if topology.source else None, "digest": digest(topology)}
+
+
+def applied_json(record: ApplyRecord | None) -> Json | None:
+    if record is None:
+        return None
+    at = record.at.isoformat() if record.at else None
+    return {"folder": record.folder or None, "digest": record.digest, "host": record.host, "at": at}
+
+
+def source_json(topology: Topology, applied: ApplyRecord | None, warnings: Iterable[Finding]) -> Json:
+    """What every command on a topology says of it."""
+    return {
+        "topology": topology_json(topology),
+        "applied": applied_json(applied),
+        "warnings": [finding_json(warning) for warning in warnings],
+    }
 
 
 def blueprint_json(parts: Blueprint) -> Json:

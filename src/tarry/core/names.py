@@ -142,6 +142,11 @@ class Names:
         return f"{self.prefix}unroutable"
 
     @property
+    def applied(self) -> str:
+        """Carries no messages: the arguments of its binding say which topology was applied."""
+        return f"{self.prefix}applied"
+
+    @property
     def review(self) -> str:
         return f"{self.prefix}review"
 

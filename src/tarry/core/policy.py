@@ -21,6 +21,7 @@ from pydantic import (
 
 from tarry.core.duration_field import Duration
 from tarry.core.durations import format_duration, parse_duration
+from tarry.core.globs import Effort, covers
 
 MOST_RETRIES = 1_000
 """A count past this is a mistake, not a policy."""
@@ -114,6 +115,18 @@ class Match(Model):
                 or (priority is not None and fnmatchcase(folded(priority), _folded_glob(self.priority)))
             )
             and (self.job_type is None or (job_type is not None and fnmatchcase(job_type, self.job_type)))
+        )
+
+    def covers(self, other: Match, effort: Effort | None = None) -> bool:
+        """Whether it provably matches everything that `other` matches."""
+
+        def part(mine: str | None, theirs: str | None) -> bool:
+            return mine is None or (theirs is not None and covers(mine, theirs, effort))
+
+        return (
+            part(self.queue, other.queue)
+            and part(self.priority, other.priority)
+            and part(self.job_type, other.job_type)
         )
 
 

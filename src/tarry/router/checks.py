@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import structlog
 from pika.adapters.blocking_connection import BlockingChannel
@@ -14,6 +15,8 @@ from tarry.broker.publisher import Message, Publisher
 from tarry.contract.properties import Properties
 from tarry.errors import BrokerError, TopologyMismatchError
 from tarry.topology.apply import refuse_old
+from tarry.topology.checks.files import FILE_CHECKS, check_policies
+from tarry.topology.findings import Finding
 from tarry.topology.model import Topology
 from tarry.topology.rights import router_rights
 from tarry.topology.verify import verify
@@ -33,19 +36,29 @@ def check_broker(topology: Topology, address: Address) -> None:
     with channel(address, "router: start-up check", router_rights(topology)) as open_channel:
         _check_version(open_channel)
         try:
-            check_topology(topology, address)
+            log_warnings(check_topology(topology, address))
         except TopologyMismatchError:
             raise
         except BrokerError as error:
             log.warning("the topology is checked only in part", reason=str(error))
             _check_what_we_may_touch(open_channel, topology, address)
+            log_warnings(check_policies(topology))
 
 
-def check_topology(topology: Topology, address: Address) -> None:
-    """Through the management API, which sees everything."""
-    wrong = [finding for finding in verify(topology, address) if finding.level == "wrong"]
+def check_topology(topology: Topology, address: Address) -> list[Finding]:
+    """Through the management API, which sees everything. Returns what is worth knowing and does not stop a router."""
+    found = verify(topology, address)
+    wrong = [finding for finding in found if finding.level == "wrong"]
     if wrong:
         raise TopologyMismatchError("\n".join(map(str, wrong)))
+    return found
+
+
+def log_warnings(findings: Iterable[Finding]) -> None:
+    """What is odd about the topology files; notes about the broker are for `tarry topology verify`."""
+    for finding in findings:
+        if finding.check in FILE_CHECKS:
+            log.warning("topology warning", subject=finding.subject, problem=finding.problem, mend=finding.mend)
 
 
 async def check_way_out(publisher: Publisher, topology: Topology, address: Address) -> None:

@@ -11,9 +11,10 @@ import structlog
 
 from tarry.broker.address import Address
 from tarry.errors import BrokerError, TarryError, TopologyError
-from tarry.router.checks import check_topology
+from tarry.router.checks import check_topology, log_warnings
 from tarry.router.keep import sleep_unless
 from tarry.router.threads import in_thread
+from tarry.topology.checks.files import APPLIED
 from tarry.topology.load import MAIN_FILE, POLICY_FOLDER
 from tarry.topology.model import Topology
 
@@ -68,7 +69,7 @@ class Reload:
         if wanted == self.current:
             return True
         try:
-            await in_thread(lambda: check_topology(wanted, self.address), "reload check")
+            found = await in_thread(lambda: check_topology(wanted, self.address), "reload check")
         except BrokerError as error:
             self._complain("topology not reloaded, the broker is not ready for it: run `tarry topology apply`", error)
             return False
@@ -76,6 +77,7 @@ class Reload:
         self.use(wanted)
         self.count("used")
         log.info("topology reloaded", policies=[policy.name for policy in wanted.policies])
+        log_warnings(finding for finding in found if finding.check != APPLIED)
         return True
 
     def _refuse_restart(self, wanted: Topology) -> None:

@@ -18,11 +18,15 @@ from tarry.broker.declare import channel
 from tarry.broker.management import Management
 from tarry.errors import BrokerTooOldError, TopologyMismatchError
 from tarry.topology.blueprint import blueprint
+from tarry.topology.checks.files import concerns
+from tarry.topology.expected import Expected
 from tarry.topology.explain import explain_conflict, explain_difference
-from tarry.topology.live import read_live
+from tarry.topology.findings import Finding
+from tarry.topology.live import Live, read_live
 from tarry.topology.model import Topology
 from tarry.topology.objects import Binding, Blueprint, Exchange, Queue
 from tarry.topology.plan import Plan, make_plan
+from tarry.topology.record import ApplyRecord, write_record
 from tarry.topology.rights import deploy_rights
 
 OLDEST = (3, 10)
@@ -31,6 +35,8 @@ OLDEST = (3, 10)
 Progress = Callable[[int, int, str], None]
 """Called with how many are done, how many there are, and the name of the one just done."""
 
+Warn = Callable[[Finding], None]
+
 
 @dataclass(frozen=True, slots=True)
 class Applied:
@@ -38,28 +44,42 @@ class Applied:
 
     plan: Plan
     seconds: float
+    record: ApplyRecord
 
     @property
     def declared(self) -> int:
         return len(self.plan.missing)
 
 
-def apply(topology: Topology, address: Address, progress: Progress | None = None) -> Applied:
-    """Declares what is missing; refuses, with nothing changed, where something stands that differs."""
-    started = time.monotonic()
-    plan = plan_for(topology, address)
+def apply(topology: Topology, address: Address, progress: Progress | None = None, warn: Warn | None = None) -> Applied:
+    """Declares what is missing, and records what was applied; refuses, with nothing changed, where something differs.
+
+    `warn` gets what is worth knowing about the files before anything is done.
+    """
+    started, names = time.monotonic(), topology.broker_names
+    live = read_supported(address)
+    if warn is not None:
+        for finding in concerns(Expected.of(topology, address.vhost), live):
+            warn(finding)
+    plan = make_plan(names, blueprint(topology), live)
     if plan.different or plan.conflicts:
         raise TopologyMismatchError(_refusal(topology, plan))
-    if len(plan.missing):
-        with channel(address, "topology apply", deploy_rights(topology)) as open_channel:
-            declare(open_channel, plan.missing, progress)
-    return Applied(plan, time.monotonic() - started)
+    with channel(address, "topology apply", deploy_rights(topology)) as open_channel:
+        declare(open_channel, plan.missing, progress)
+        record = ApplyRecord.of(topology)
+        write_record(open_channel, names, record, live.records.get(names.applied, ()))
+    return Applied(plan, time.monotonic() - started, record)
 
 
 def plan_for(topology: Topology, address: Address) -> Plan:
+    return make_plan(topology.broker_names, blueprint(topology), read_supported(address))
+
+
+def read_supported(address: Address) -> Live:
+    """The live broker, or a refusal of one that is too old."""
     live = read_live(Management(address))
     refuse_old(live.version)
-    return make_plan(topology.broker_names, blueprint(topology), live)
+    return live
 
 
 def refuse_old(version: tuple[int, ...]) -> None:

@@ -13,15 +13,16 @@ from tarry.topology.objects import Blueprint, Queue
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The blueprint with its names and the vhost, which the mending commands need."""
+    """The topology's blueprint with its names and the vhost, which the mending commands need."""
 
+    topology: Topology
     names: Names
     blueprint: Blueprint
     vhost: str = "/"
 
     @classmethod
     def of(cls, topology: Topology, vhost: str = "/") -> Expected:
-        return cls(topology.broker_names, blueprint(topology), vhost)
+        return cls(topology, topology.broker_names, blueprint(topology), vhost)
 
     def is_ours(self, name: str) -> bool:
         """In the blueprint, or a relay, a held queue or a retired tier: everything whose settings matter to a retry."""

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast
 
 from tarry.broker.management import Management
+from tarry.core.names import Names
 from tarry.errors import BrokerError, BrokerUnreachableError
 from tarry.topology.objects import Arguments, Binding, Exchange, Queue
 from tarry.topology.policies import BrokerPolicy
+from tarry.topology.record import DIGEST, ApplyRecord, newest
 
 T = TypeVar("T")
 
@@ -29,6 +31,12 @@ class Live:
     """Messages in each queue, up to five seconds old; those being dead-lettered right now are counted."""
     unread: Mapping[str, str] = field(default_factory=dict)
     """What could not be read, and why."""
+    records: Mapping[str, tuple[ApplyRecord, ...]] = field(default_factory=dict)
+    """What was applied, by the exchange that holds the record: one for each prefix."""
+
+    def applied(self, names: Names) -> ApplyRecord | None:
+        """The record of the last apply; None if there was none, or an older tarry did it."""
+        return newest(self.records.get(names.applied, ()))
 
     def bindings_to(self, queue: str) -> list[Binding]:
         found = (
@@ -55,20 +63,30 @@ def read_live(management: Management) -> Live:
             return None
 
     version = management.version()
-    queues = management.queues()
+    queues, bindings = management.queues(), management.bindings()
     policies = optional("policies", management.policies)
     operator = optional("operator policies", management.operator_policies)
     return Live(
         version=version,
         exchanges={about["name"]: exchange_from(about) for about in management.exchanges()},
         queues={about["name"]: queue_from(about) for about in queues},
-        bindings=frozenset(binding_from(about) for about in management.bindings() if about["source"]),
+        bindings=frozenset(binding_from(about) for about in bindings if about["source"]),
         policies=None if policies is None else tuple(map(BrokerPolicy.read, policies)),
         operator_policies=None if operator is None else tuple(map(BrokerPolicy.read, operator)),
         feature_flags=optional("feature flags", management.feature_flags),
         depths={about["name"]: int(about.get("messages") or 0) for about in queues},
         unread=unread,
+        records=_records(bindings),
     )
+
+
+def _records(bindings: list[dict[str, Any]]) -> dict[str, tuple[ApplyRecord, ...]]:
+    found: dict[str, tuple[ApplyRecord, ...]] = {}
+    for about in bindings:
+        if DIGEST in about["arguments"]:
+            record = ApplyRecord(Arguments.read(about["arguments"]))
+            found[about["source"]] = (*found.get(about["source"], ()), record)
+    return found
 
 
 def exchange_from(about: Mapping[str, Any]) -> Exchange:

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from tarry.errors import TopologyError
 from tarry.topology.mistakes import messages, short, without_echoes
-from tarry.topology.model import Topology
+from tarry.topology.model import POLICY_PROBLEMS, Topology
+from tarry.topology.source import Source
 from tarry.topology.toml_file import BadFileError, read_toml
 
 MAIN_FILE = "tarry.toml"
@@ -30,7 +31,7 @@ def main_file(folder: Path) -> Path:
     if not _is_there(main):
         raise TopologyError(
             f"{main}: no such file. Point --topology (or TARRY_TOPOLOGY) at a folder with a {MAIN_FILE}; "
-            f"the shipped one is {shipped()}."
+            f"`tarry topology init` writes one, and the shipped one is {shipped()}."
         )
     return main
 
@@ -39,7 +40,7 @@ def load(folder: Path) -> Topology:
     """The whole topology in `folder`, or one TopologyError that lists all that is wrong with it."""
     sources = _Sources(folder)
     try:
-        return Topology.model_validate(sources.data)
+        return Topology.model_validate(sources.data).read_from(sources.source)
     except ValidationError as error:
         raise TopologyError(_readable(sorted(sources.explain(error), key=sources.rank))) from None
 
@@ -82,8 +83,16 @@ class _Sources:
     def explain(self, error: ValidationError) -> Iterator[str]:
         """`topology/policies/10-email.toml: policy email, jitter: …`, one line for each mistake."""
         for problem in without_echoes(error.errors()):
+            if problem["type"] == POLICY_PROBLEMS:
+                found = (f"{self._place(('policy', place))}: {text}" for place, text in problem["ctx"]["problems"])
+                yield from dict.fromkeys(found)
+                continue
             for message in messages(problem):
                 yield f"{self._place(problem['loc'])}: {message}"
+
+    @property
+    def source(self) -> Source:
+        return Source(self._folder, tuple(path for path, _ in self._origin), self._folder.absolute() == shipped())
 
     def rank(self, line: str) -> bool:
         """The main file first; within a file, as found."""

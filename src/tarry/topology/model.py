@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
+from pydantic_core import PydanticCustomError
 
 from tarry.core.decide import Rulebook
 from tarry.core.duration_field import Duration
@@ -13,6 +14,7 @@ from tarry.core.durations import humanise
 from tarry.core.ladder import Ladder
 from tarry.core.names import Names
 from tarry.core.policy import Glob, Model, Policy
+from tarry.topology.source import Source
 
 T = TypeVar("T")
 DeathReason = Literal["rejected", "delivery_limit", "expired", "maxlen"]
@@ -22,6 +24,9 @@ LONGEST_TTL = 2**32 - 1
 """Milliseconds: the broker refuses a longer TTL."""
 
 LONGEST_SERVICE_NAME = 240
+
+POLICY_PROBLEMS = "policy_problems"
+"""The type of a validation error whose context lists problems by policy."""
 
 
 class NamesSection(Model):
@@ -95,14 +100,25 @@ class Topology(Model):
         1.0, gt=0, le=1000, description="Multiplies every policy duration: 0.001 runs a day's schedule in seconds."
     )
     policies: tuple[Policy, ...] = Field(alias="policy", min_length=1, description="In order; the first match wins.")
+    _source: Source | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """By policy, so that whoever reads the files can name the file of each problem."""
         times = Counter(policy.name for policy in self.policies)
         wrong = [
-            f"{count} policies are called {name!r}: names must differ" for name, count in times.items() if count > 1
+            (place, problem)
+            for place, policy in enumerate(self.policies)
+            for problem in (self._same_name(times[policy.name]), self._too_long(policy))
+            if problem is not None
         ]
-        return _or_raise(self, [*wrong, *filter(None, map(self._too_long, self.policies))])
+        if wrong:
+            text = "; ".join(f"policy {self.policies[place].name!r}: {problem}" for place, problem in wrong)
+            raise PydanticCustomError(POLICY_PROBLEMS, "{text}", {"text": text, "problems": wrong})
+        return self
+
+    def _same_name(self, times: int) -> str | None:
+        return f"{times} policies have this name: names must differ" if times > 1 else None
 
     def _too_long(self, policy: Policy) -> str | None:
         scaled, longest = policy.scaled(self.time_scale), self.ladder_shape.longest_ms
@@ -110,9 +126,25 @@ class Topology(Model):
         if asked <= longest:
             return None
         return (
-            f"policy {policy.name!r}: a delay of {humanise(asked)} (jitter included) is more than the ladder holds "
-            f"({humanise(longest)}): shorten it, or add a level to the ladder"
+            f"a delay of {humanise(asked)} (jitter included) is more than the ladder holds ({humanise(longest)}): "
+            "shorten it, or add a level to the ladder"
         )
+
+    @property
+    def source(self) -> Source | None:
+        """The folder it was read from; None for one that was made without files."""
+        return self._source
+
+    def read_from(self, source: Source) -> Self:
+        """The same topology, with a record of where it was read from."""
+        made = self.model_copy()
+        made._source = source  # noqa: SLF001 - a copy of its own class
+        return made
+
+    def policy_label(self, place: int) -> str:
+        """`policy email (topology/policies/10-email.toml)`: by its place in the order."""
+        name, source = self.policies[place].name, self._source
+        return f"policy {name} ({source.policy_files[place]})" if source is not None else f"policy {name}"
 
     @property
     def ladder_shape(self) -> Ladder:

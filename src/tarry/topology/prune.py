@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tarry.broker.address import Address
@@ -25,12 +26,20 @@ class Pruned:
     kept: dict[str, str] = field(default_factory=dict)
 
 
-def prune(topology: Topology, address: Address, watch: Watch | None = None) -> Pruned:
-    """Every retired tier that is empty and unbound goes, then every level of the ladder that nothing uses."""
+def prune(
+    topology: Topology, address: Address, watch: Watch | None = None, only: Collection[str] | None = None
+) -> Pruned:
+    """Every retired tier that is empty and unbound goes, then every level of the ladder that nothing uses.
+
+    `only` are the names that may be deleted; None allows all.
+    """
     expected, management = Expected.of(topology, address.vhost), Management(address)
     settlings: dict[str, Settling] = {}
     while True:
-        kept = reasons_to_keep(expected, read_live(management))
+        kept = {
+            name: reason or _not_confirmed(name, only)
+            for name, reason in reasons_to_keep(expected, read_live(management)).items()
+        }
         empty = sorted(name for name, reason in kept.items() if reason is None)
         settlings = {name: settlings.get(name, Settling()) for name in empty}
         settled = {name: settling.observe(0, time.monotonic()) for name, settling in settlings.items()}
@@ -40,8 +49,15 @@ def prune(topology: Topology, address: Address, watch: Watch | None = None) -> P
             watch(0, SETTLING_SECONDS)
         time.sleep(POLL_SECONDS)
     delete_empty(topology, address, empty)
-    levels = _delete_unused_levels(topology, address, unused_levels(expected, read_live(management)))
+    unused = [name for name in unused_levels(expected, read_live(management)) if only is None or name in only]
+    levels = _delete_unused_levels(topology, address, unused)
     return Pruned((*empty, *levels), {name: reason for name, reason in kept.items() if reason is not None})
+
+
+def prunable(expected: Expected, live: Live) -> list[str]:
+    """What prune would delete now."""
+    tiers = [name for name, reason in reasons_to_keep(expected, live).items() if reason is None]
+    return [*sorted(tiers), *unused_levels(expected, live)]
 
 
 def reasons_to_keep(expected: Expected, live: Live) -> dict[str, str | None]:
@@ -55,6 +71,10 @@ def _reason_to_keep(live: Live, name: str) -> str | None:
     if entries:
         return f"still bound to {entries[0].source}: tarry topology drain {name}"
     return f"still holds {depth} messages, which leave in their own time" if depth else None
+
+
+def _not_confirmed(name: str, only: Collection[str] | None) -> str | None:
+    return None if only is None or name in only else "became empty after the question: run prune again"
 
 
 def unused_levels(expected: Expected, live: Live) -> list[str]:

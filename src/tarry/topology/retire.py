@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from tarry.broker.address import Address
 from tarry.broker.declare import channel
 from tarry.broker.management import Management
-from tarry.errors import TopologyError, TopologyMismatchError
+from tarry.errors import NotDrainableError, TopologyMismatchError
 from tarry.topology.expected import Expected
 from tarry.topology.left_over import tier_role
 from tarry.topology.live import Live, read_live
@@ -50,11 +50,15 @@ def drainable(expected: Expected, live: Live, name: str) -> Queue:
     """The live tier, or a refusal that says why it must not be drained."""
     tier, prefix = live.queues.get(name), expected.names.prefix
     if tier_role(expected.names, name) is None:
-        raise TopologyError(f"{name} is not a tier: only {prefix}delay.* and {prefix}ladder.* queues can be drained.")
+        raise NotDrainableError(
+            f"{name} is not a tier: only {prefix}delay.* and {prefix}ladder.* queues can be drained."
+        )
     if tier is None:
-        raise TopologyError(f"There is no queue {name} on the broker: nothing to drain.")
+        raise NotDrainableError(f"There is no queue {name} on the broker: nothing to drain.")
     if tier in expected.blueprint.queues:
-        raise TopologyError(f"{name} is in use: take its delay out of every policy first, apply, restart the router.")
+        raise NotDrainableError(
+            f"{name} is in use: take its delay out of every policy first, apply, restart the router."
+        )
     if not leads_home(expected, live, tier):
         raise TopologyMismatchError(
             f"{name} dead-letters to {tier.dead_letters_to or 'nothing'}, which does not lead home: what it holds "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from tarry.broker.address import Address
 from tarry.broker.management import Management
-from tarry.topology.checks import broker, parts, policies
+from tarry.topology.checks import broker, files, parts, policies
 from tarry.topology.expected import Expected
 from tarry.topology.findings import Finding
 from tarry.topology.live import Live, read_live
@@ -27,6 +27,8 @@ CHECKS: tuple[Check, ...] = (
     policies.check_operator_policies,
     broker.check_binding_count,
     parts.check_left_over,
+    files.check_files,
+    files.check_applied,
     policies.check_unread,
 )
 

@@ -105,7 +105,7 @@ def test_cancel_and_retry_now_need_no_policy(there: Installation, tarry: Tarry) 
 )
 def test_command_that_needs_the_policies_refuses(words: str, there: Installation, tarry: Tarry, files: Path) -> None:
     done = tarry(*words.split())
-    assert done.exit_code == 2, done.output
+    assert done.exit_code == 7, done.output
     assert f"error: {files / 'policies' / '10-late.toml'}: policy late, schedul: no such key" in done.stderr
     assert row_of(there.place, "in-review", "state") == ("in_review",)
 
@@ -165,7 +165,7 @@ def test_unreadable_names_are_the_defaults_for_looking_only(
     before = there.rows("select count(*) from action")
     for words in ("pause orders", "cancel in-review", "review discard in-review --reason typo", "audit verify"):
         refused = tarry(*words.split())
-        assert refused.exit_code == 2, refused.output
+        assert refused.exit_code == 7, refused.output
         assert "names of queues and exchanges cannot be read" in refused.stderr
     assert there.rows("select count(*) from action") == before
 

@@ -33,8 +33,8 @@ def test_a_new_delay_is_applied_and_the_old_one_retired(vhost: Vhost, folder: Pa
     assert applied["declared"] == 2
 
     assert "kept: still bound" in command(broker, "prune", *at).stdout
-    assert "Nothing enters" in command(broker, "drain", "retry.delay.7s", "--no-wait", *at).stdout
-    assert json.loads(command(broker, "prune", "--json", *at).stdout)["deleted"] == ["retry.delay.7s"]
+    assert "Nothing enters" in command(broker, "drain", "retry.delay.7s", "--no-wait", "--yes", *at).stdout
+    assert json.loads(command(broker, "prune", "--json", "--yes", *at).stdout)["deleted"] == ["retry.delay.7s"]
     assert "Nothing is left over" in command(broker, "prune", *at).stdout
     assert command(broker, "plan", *at).exit_code == 0
 
@@ -43,9 +43,9 @@ def test_drain_deletes_the_tier_when_it_is_empty(vhost: Vhost, folder: Path) -> 
     broker, at = Installation(vhost), ("-t", str(folder))
     command(broker, "apply", *at)
 
-    refused = command(broker, "drain", "retry.delay.7s", *at)
+    refused = command(broker, "drain", "retry.delay.7s", "--yes", *at)
     (folder / "tarry.toml").write_text(POLICY.format('"2s"'), "utf-8")
-    drained = command(broker, "drain", "retry.delay.7s", *at)
+    drained = command(broker, "drain", "retry.delay.7s", "-y", *at)
 
     assert refused.exit_code == 2
     assert refused.stderr.startswith("error: retry.delay.7s is in use")

@@ -103,7 +103,7 @@ def test_each_line_ends_in_the_command_that_mends_it(installation: Installation)
     answer = command(installation, "verify")
 
     assert answer.exit_code == 1
-    assert answer.stdout.splitlines()[0] == "✗ queue retry.delay.8s: is missing → tarry topology apply"
+    assert answer.stdout.splitlines()[1] == "✗ queue retry.delay.8s: is missing → tarry topology apply"
 
 
 def test_show_counts_what_waits(installation: Installation) -> None:

@@ -37,6 +37,7 @@ def answer(app: typer.Typer, *arguments: str, stdin: str | None = None) -> Any:
 def test_a_failure_described_by_flags(tarry: typer.Typer) -> None:
     found = answer(tarry, "--queue", "orders", "--count", "1")
     assert found.pop("due")
+    assert found.pop("topology")["folder"] == SHIPPED
     assert found == {
         "outcome": "schedule",
         "reason": None,
@@ -151,8 +152,9 @@ def test_what_is_no_message_is_an_error_that_shows_one(tarry: typer.Typer, paste
 
 def test_people_get_lines(tarry: typer.Typer) -> None:
     code, output = run(tarry, "--queue", "notifications.push", "--priority", "critical", "--count", "0")
-    lines = output.splitlines()
+    first, *lines = output.splitlines()
     assert code == 0
+    assert first.startswith(f"Topology: {SHIPPED} (shipped with tarry, digest ")
     assert lines[0] == "queue      notifications.push (read from: headers)"
     assert lines[3] == "outcome    retry 1 of 10"
     assert lines[4].startswith("delay      10s to 13s: 10s is the policy's delay before retry 1; up to 3s of jitter")
@@ -169,7 +171,7 @@ def test_a_round_that_spends_nothing_says_so(tarry: typer.Typer) -> None:
 def test_the_schedule_of_a_policy_is_a_timeline(tarry: typer.Typer) -> None:
     code, output = run(tarry, "--schedule", "--queue", "screenshots.jobs")
     assert code == 0
-    assert [row.rstrip() for row in output.splitlines()] == [
+    assert [row.rstrip() for row in output.splitlines()[1:]] == [
         "screenshots: queue screenshots.*",
         "retry  waits  back after",
         "    1  5s     5s          ██",

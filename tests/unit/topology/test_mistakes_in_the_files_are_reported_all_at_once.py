@@ -86,11 +86,18 @@ def test_two_policies_of_one_name_and_a_delay_too_long_are_both_found(tmp_path: 
     found = problems(tmp_path, policy=GOOD_POLICY + too_long)
 
     assert found == [
-        "tarry.toml: 2 policies are called 'default': names must differ",
+        "policies/10-mail.toml: policy default: 2 policies have this name: names must differ",
         (
-            "tarry.toml: policy 'default': a delay of 4d (jitter included) is more than the ladder holds (3d): "
-            "shorten it, or add a level to the ladder"
+            "policies/10-mail.toml: policy default: a delay of 4d (jitter included) is more than the ladder holds "
+            "(3d): shorten it, or add a level to the ladder"
         ),
+    ]
+
+
+def test_one_name_in_two_files_names_both_files(tmp_path: Path) -> None:
+    assert problems(tmp_path, main=GOOD_POLICY) == [
+        "tarry.toml: policy default: 2 policies have this name: names must differ",
+        "policies/10-mail.toml: policy default: 2 policies have this name: names must differ",
     ]
 
 
@@ -128,9 +135,10 @@ def test_a_policy_file_holds_policies_only(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_toml_is_named_with_the_line(tmp_path: Path) -> None:
-    (found,) = problems(tmp_path, main="destinations = [")
+    (found,) = problems(tmp_path, main="# one\n# two\ndestinations = [*]")
 
     assert found.startswith("tarry.toml: not TOML: ")
+    assert "line 3" in found
 
 
 def test_a_folder_without_a_topology_says_where_one_is(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tarry.cli.topology import app
-from tarry.topology.load import shipped
+from tarry.topology.load import load, shipped
+from tarry.topology.record import digest
 
 NOWHERE = ("--url", "amqp://guest:guest@127.0.0.1:1/", "--management-url", "http://127.0.0.1:1")
 
@@ -94,8 +95,21 @@ def test_mistakes_in_the_files_are_one_line_each(tmp_path: Path) -> None:
 
     failed = CliRunner().invoke(app, ["plan", "-t", str(tmp_path)])
 
-    assert failed.exit_code == 2
+    assert failed.exit_code == 7
     assert [line.partition(str(tmp_path))[0] for line in failed.stderr.splitlines()] == ["error: "] * 3
+
+
+@pytest.mark.parametrize("command", ["apply", "verify", "show", "export", "prune"])
+def test_wrong_files_have_the_same_exit_code_in_every_command(tmp_path: Path, command: str) -> None:
+    assert CliRunner().invoke(app, [command, "-t", str(tmp_path)]).exit_code == 7
+
+
+def test_plan_never_says_changes_for_a_wrong_flag_or_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CliRunner().invoke(app, ["plan", "--bogus"]).exit_code == 7
+    assert CliRunner().invoke(app, ["apply", "--bogus"]).exit_code == 2
+    monkeypatch.setenv("RETRY_QUEUE", "retry.audit")
+    assert CliRunner().invoke(app, ["plan"]).exit_code == 7
+    assert CliRunner().invoke(app, ["apply"]).exit_code == 2
 
 
 def test_a_topology_in_the_present_folder_comes_before_the_shipped_one(
@@ -108,6 +122,50 @@ def test_a_topology_in_the_present_folder_comes_before_the_shipped_one(
 
     assert '"mine.delay.2s"' in CliRunner().invoke(app, ["export"]).stdout
     assert '"mine.' not in CliRunner().invoke(app, ["export", "-t", str(shipped())]).stdout
+
+
+def test_show_and_export_name_the_folder_they_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    CliRunner().invoke(app, ["init", str(tmp_path / "topology")])
+    monkeypatch.chdir(tmp_path)
+
+    shown, exported = CliRunner().invoke(app, ["show", *NOWHERE]), CliRunner().invoke(app, ["export"])
+
+    assert shown.stdout.startswith(f"Topology: {tmp_path / 'topology'} (digest ")
+    assert exported.stderr.startswith(f"Topology: {tmp_path / 'topology'} (digest ")
+    assert "(shipped with tarry, digest " in CliRunner().invoke(app, ["show", "-t", str(shipped()), *NOWHERE]).stdout
+
+
+def test_init_writes_the_shipped_topology_with_comments(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "topology"
+
+    written = CliRunner().invoke(app, ["init", str(folder)])
+
+    assert written.exit_code == 0
+    assert f"Wrote 7 files to {folder}." in written.stdout
+    assert f"export TARRY_TOPOLOGY={folder}" in written.stdout
+    assert digest(load(folder)) == digest(load(shipped()))
+    assert "Set TARRY_TOPOLOGY to this folder" in (folder / "tarry.toml").read_text("utf-8")
+    assert (folder / "schema.json").read_text("utf-8") == (shipped() / "schema.json").read_text("utf-8")
+
+
+def test_init_takes_an_empty_folder_and_topology_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "topology").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    written = json.loads(CliRunner().invoke(app, ["init", "--json"]).stdout)
+
+    assert written["folder"] == str(tmp_path / "topology")
+    assert written["files"][:2] == ["tarry.toml", "schema.json"]
+
+
+def test_init_overwrites_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine", "utf-8")
+
+    for place in (tmp_path, tmp_path / "mine.txt", tmp_path / "mine.txt" / "below"):
+        refused = CliRunner().invoke(app, ["init", str(place)])
+        assert refused.exit_code == 2
+        assert refused.stderr.startswith(f"error: {place} ")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 def test_a_queue_that_the_environment_renames_is_the_one_declared(monkeypatch: pytest.MonkeyPatch) -> None:
