@@ -9,7 +9,8 @@
     acknowledgements cover the canary. An empty queue without either may have dropped the messages.
   - The queue has acknowledged as many messages as it held at the release, plus the canary. The statistics are seconds
     old, so the count begins with the first one that is certainly from after the release.
-* Otherwise it does not pass, however long nothing is heard.
+* It does not pass on acknowledgements while a failure may be unknown: the intake is paused, or requests pile up.
+* Otherwise it does not pass either, however long nothing is heard.
 """
 
 from __future__ import annotations

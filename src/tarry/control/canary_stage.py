@@ -15,6 +15,7 @@ from datetime import timedelta
 
 import structlog
 
+from tarry.audit.upkeep import BACKLOG
 from tarry.broker.management import STATISTICS
 from tarry.contract import headers as h
 from tarry.contract.fields import BadTableError, walk
@@ -24,6 +25,7 @@ from tarry.control.canary import Progress, has_failed, is_reported
 from tarry.control.canary_queues import CanaryQueues
 from tarry.control.desk import Desk
 from tarry.control.hold import Hold
+from tarry.control.intake import read_intake
 from tarry.control.outflow import Outflow
 from tarry.errors import BrokerUnreachableError
 
@@ -77,25 +79,34 @@ class CanaryStage:
 
     async def passes(self) -> bool:
         """Waits for the verdict. False if it failed, or if the release is no longer wanted."""
-        usual = await self._time_to_fail()
+        usual, acknowledged = await self._time_to_fail(), False
         while await self.goes_on():
             rows = await self.desk.books.rows("canary_look", destination=self.hold.label, usual=usual)
             parts = [Progress(*row) for row in rows]
             if has_failed(parts):
                 await self._fail(sum(part.failed for part in parts))
                 return False
-            if is_reported(parts):
+            if is_reported(parts) or acknowledged:
                 return True
             await asyncio.sleep(LOOK_EVERY)
             if not self._has_returned(parts):
                 await self._search(parts)
             elif self._has_settled(parts):
-                reason = await self.queues.unacknowledged(parts)
-                if not reason:
-                    return True
-                await self._tell(reason)
+                reason = await self._unknown_failures() or await self.queues.unacknowledged(parts)
+                acknowledged = not reason  # it passes unless the next look finds a failure: rejects empty a queue, too
+                if reason:
+                    await self._tell(reason)
                 await asyncio.sleep(READ_EVERY)
         return False
+
+    async def _unknown_failures(self) -> str:
+        """Why the audit may not know of a failure yet."""
+        if (await read_intake(self.desk)).paused:
+            return "the intake is paused, so a failure would not be known"
+        waiting = await self.desk.binder.depth(self.desk.names.scheduled)
+        if waiting > BACKLOG:
+            return f"{waiting} requests wait in {self.desk.names.scheduled}, and its failure may be among them"
+        return ""
 
     def _has_returned(self, parts: Sequence[Progress]) -> bool:
         if sum(part.returned for part in parts) < len(self.members):
@@ -118,7 +129,7 @@ class CanaryStage:
             await self._let_go(outflow, left)
         if not left and self._searched_at > 0:
             missing = len(self.members) - sum(part.returned for part in parts)
-            await self._tell(f"{missing} of it were not seen to return, see `tarry status`")
+            await self._tell(f"{missing} of its messages were not seen to return, see `tarry status`")
         self._searched_at = _now()
 
     async def _let_go(self, outflow: Outflow, deliveries: Sequence[Delivery]) -> None:

@@ -14,6 +14,7 @@ from tarry.client import Options
 from tarry.control.canary_queues import read_queue
 from tarry.control.held import Held, show_holds
 from tarry.control.holds import pause, resume
+from tarry.control.intake import pause_intake, resume_intake
 from tarry.core.names import Destination
 from tests.harness.amqp import open_connection
 from tests.harness.waiting import wait_for
@@ -87,6 +88,18 @@ def stage(hands: Hands) -> tuple[str, str]:
     return hold.state, hold.stage
 
 
+def dead_letter_to_tarry(hands: Hands) -> None:
+    """The queue anew: what is rejected in it is a request."""
+    rejecting = {"x-queue-type": "quorum", "x-dead-letter-exchange": "retry.intake"}
+    hands.place.channel.queue_delete(QUEUE)
+    hands.place.channel.queue_declare(QUEUE, durable=True, arguments=rejecting)
+    hands.place.channel.queue_bind(QUEUE, "retry.deliver", f"~to:{QUEUE}")
+
+
+def consumers(hands: Hands, queue: str) -> int:
+    return int(hands.place.channel.queue_declare(queue, passive=True).method.consumer_count)
+
+
 def unacked(hands: Hands) -> int:
     reading = hands.do(lambda desk: read_queue(desk, QUEUE))
     return reading.unacked if reading else 0
@@ -127,15 +140,26 @@ def test_a_canary_passes_where_consumers_only_acknowledge(hands: Hands) -> None:
 
 def test_a_canary_fails_where_it_is_rejected(hands: Hands) -> None:
     held(hands, 30)
-    rejecting = {"x-queue-type": "quorum", "x-dead-letter-exchange": "retry.intake"}
-    hands.place.channel.queue_delete(QUEUE)
-    hands.place.channel.queue_declare(QUEUE, durable=True, arguments=rejecting)
-    hands.place.channel.queue_bind(QUEUE, "retry.deliver", f"~to:{QUEUE}")
+    dead_letter_to_tarry(hands)
     with Witness(hands.place.amqp_url, QUEUE, rejects=True) as witness:
         resumed(hands)
         assert problem(hands) == "1 of a canary of 1 failed again"
         assert (stage(hands), len(witness.seen)) == (("canary_failed", ""), 1)
         wait_for(lambda: in_hold(hands) == 30, what="the canary to come back to the hold after its new delay")
+
+
+def test_a_canary_waits_while_the_intake_is_paused(hands: Hands) -> None:
+    """It may have failed, and its request waits: its queue is empty, and nobody knows."""
+    held(hands, 30)
+    dead_letter_to_tarry(hands)
+    hands.do(lambda desk: pause_intake(desk, actor="ann"))
+    wait_for(lambda: consumers(hands, "retry.scheduled") == 0, what="the router to take no requests")
+    with Witness(hands.place.amqp_url, QUEUE, rejects=True) as witness:
+        resumed(hands)
+        assert "the intake is paused" in problem(hands)
+        assert (stage(hands), len(witness.seen)) == (("releasing", "canary of 1"), 1)
+        hands.do(lambda desk: resume_intake(desk, actor="ann"))
+        wait_for(lambda: stage(hands)[0] == "canary_failed", deadline=LONG, what="the canary to fail")
 
 
 def test_a_canary_passes_on_reports_while_others_hold_messages(hands: Hands) -> None:
