@@ -23,6 +23,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from typer.testing import CliRunner
 
 from tarry.broker.address import Address
+from tarry.broker.management import Management
 from tarry.broker.publisher import Message, Outcome, Publisher
 from tarry.cli.audit import app
 from tarry.contract.encoding import table
@@ -124,6 +125,12 @@ class World:
     def depth(self, queue: str) -> int:
         with self.channel() as channel:
             return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+    def statistics(self, queue: str, what: str = "messages") -> int:
+        """What the management API has of a queue, up to ten seconds late."""
+        address = Address.parse(self.amqp_url, management_url=self.management_url)
+        [found] = [one for one in Management(address).queues() if one["name"] == queue]
+        return int(found.get(what) or 0)
 
     def take(self, queue: str) -> str:
         """Takes one message out, for good, and tells its id."""

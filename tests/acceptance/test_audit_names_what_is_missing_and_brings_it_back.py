@@ -6,6 +6,8 @@ from tarry.core.names import Names
 from tests.acceptance.audit_world import Worker, World, ask_all
 from tests.harness.waiting import wait_for
 
+LONG_IN_TIER = "select count(*) from retry where state = 'scheduled' and entered_at < now() - interval '1 second'"
+
 
 def test_the_only_one_in_its_tier_is_named_at_once(world: World) -> None:
     world.start()
@@ -27,6 +29,37 @@ def test_the_only_one_in_its_tier_is_named_at_once(world: World) -> None:
     wait_for(lambda: world.verify() == (0, [], []), what="the books to balance")
     code, done = world.audit("recover", "--yes", *quick)
     assert (code, done["sent"]) == (0, 0), "a second run finds it on the broker"
+
+
+def test_verify_sees_a_purge_before_the_statistics_do(world: World) -> None:
+    world.start()
+    ids = [f"m{number}" for number in range(20)]
+    ask_all(world, world.declare("hour.orders"), ids)
+    wait_for(lambda: world.statistics("retry.delay.1h") == 20, what="the statistics to have them all")
+    wait_for(lambda: world.number(LONG_IN_TIER) == 20, what="them to be judged")
+    with world.channel() as channel:
+        channel.queue_purge("retry.delay.1h")
+    code, missing, shortages = world.verify()
+    assert (code, sorted(missing), shortages) == (1, sorted(ids), [])
+
+
+def test_verify_waits_for_statistics_of_what_a_consumer_had_taken(world: World) -> None:
+    """It acknowledges what it took right before: for some seconds the statistics still have it as unacknowledged."""
+    world.start()
+    ask_all(world, world.declare("hour.orders"), ["m1"])
+    wait_for(lambda: world.depth("retry.delay.1h") == 1)
+    with world.channel() as channel:
+        method, _, _ = channel.basic_get("retry.delay.1h")
+        assert method is not None
+        wait_for(lambda: world.statistics("retry.delay.1h", "messages_unacknowledged") == 1, what="it to be counted")
+        wait_for(lambda: world.number(LONG_IN_TIER) == 1, what="it to be judged")
+        code, answer = world.audit("verify", "--settle", "500ms", "--patience", "0s")
+        assert (code, answer["unjudged"], answer["missing"]) == (1, ["retry.delay.1h"], [])
+        code, answer = world.audit("verify", "--settle", "500ms")
+        assert (code, answer["unjudged"], answer["missing"]) == (0, [], []), "it is on the broker, with a consumer"
+        channel.basic_ack(method.delivery_tag or 0)
+    code, answer = world.audit("verify", "--settle", "500ms")
+    assert (code, [one["message_id"] for one in answer["missing"]]) == (1, ["m1"])
 
 
 def test_one_of_many_is_counted_at_once_and_named_when_it_is_overdue(world: World) -> None:

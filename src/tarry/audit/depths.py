@@ -1,8 +1,7 @@
 """How many messages the broker has where, from the management API and, where it matters, from the queue itself.
 
-The management API tells what a queue said last, up to five seconds ago, with what its dead-letter worker holds. The
-queue's own answer is of this moment and leaves the worker out. Of the two the larger counts: the books must not call a
-message missing because one of them is behind.
+The management API tells what a queue said last, up to ten seconds ago, with what consumers and the dead-letter worker
+have of it. The queue's own answer is of this moment, and has ready messages only: it replaces that part.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, replace
 from pika.exceptions import ChannelClosedByBroker
 
 from tarry.broker.address import Address
-from tarry.broker.declare import connect
+from tarry.broker.declare import ACCESS_REFUSED, connect
 from tarry.broker.management import Json, Management
 from tarry.core.names import Names
 
@@ -32,6 +31,11 @@ class Depth:
     def moving(self) -> int:
         """Neither ready nor with a consumer: held by the dead-letter worker until the next queue has taken them."""
         return max(0, self.messages - self.ready - self.unacked)
+
+    @property
+    def waiting(self) -> int:
+        """Ready or with a consumer: what has not come due is nowhere else."""
+        return self.ready + self.unacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +64,10 @@ class Depths:
         starts = f"{self.names.prefix}held."
         return {name: depth for name, depth in self.queues.items() if name.startswith(starts)}
 
-    def with_fresh(self, counts: Mapping[str, int]) -> Depths:
+    def with_ready(self, counts: Mapping[str, int]) -> Depths:
         """With what the queues said of themselves just now."""
         fresh = {
-            name: replace(self[name], messages=max(self[name].messages, count), ready=max(self[name].ready, count))
+            name: replace(self[name], messages=count + self[name].unacked + self[name].moving, ready=count)
             for name, count in counts.items()
         }
         return replace(self, queues={**self.queues, **fresh})
@@ -82,8 +86,8 @@ def _depth(about: Json) -> Depth:
     return Depth(number["messages"], number["messages_ready"], number["messages_unacknowledged"], told)
 
 
-def fresh_counts(address: Address, queues: Collection[str]) -> dict[str, int]:
-    """How many messages these queues say that they have right now."""
+def ready_counts(address: Address, queues: Collection[str]) -> dict[str, int]:
+    """How many messages are ready in these queues right now; those that are not there are left out."""
     return {queue: answer.messages for queue, answer in ask_queues(address, queues).items()}
 
 
@@ -97,7 +101,9 @@ class Answer:
 
 
 def ask_queues(address: Address, queues: Collection[str]) -> dict[str, Answer]:
-    """What these queues say of themselves right now; those that are not there, or not for us to ask, are left out."""
+    """What these queues say of themselves right now; those that are not there are left out. A user who may not ask one of
+    them (from RabbitMQ 4.3 on that takes a right on the queue) does not ask the others either.
+    """
     answers: dict[str, Answer] = {}
     connection = connect(address, "audit")
     try:
@@ -107,8 +113,9 @@ def ask_queues(address: Address, queues: Collection[str]) -> dict[str, Answer]:
                 found = channel.queue_declare(queue, passive=True).method
                 answers[queue] = Answer(found.message_count, found.consumer_count)
                 channel.close()
-            except ChannelClosedByBroker:
-                continue
+            except ChannelClosedByBroker as closed:
+                if closed.reply_code == ACCESS_REFUSED:
+                    break
     finally:
         connection.close()
     return answers

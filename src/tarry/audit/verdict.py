@@ -12,6 +12,8 @@ A tier's content cannot be listed without taking it out, so a single message is 
   or when a queue had no leader, the worker offers it again only after three minutes, while later ones pass it by. So as
   long as a worker holds any, a retry is missing only if a later one had passed longer ago than that.
 * Else it is late: it is on the broker, and the verdict says where it can be.
+* Statistics of the broker are seconds old. Where only they say that a queue has what it must have, and not the queue
+  itself, it is not judged until they are newer than the question.
 """
 
 from __future__ import annotations
@@ -107,10 +109,36 @@ class Verdict:
         return len(self.missing) + sum(shortage.missing for shortage in self.shortages)
 
 
+def short_queues(snapshot: Snapshot, depths: Depths) -> set[str]:
+    """Queues that hold less than they must."""
+    return {tier for tier, count in snapshot.waiting.items() if depths[tier].waiting < count}
+
+
+def deciding_queues(snapshot: Snapshot, depths: Depths) -> set[str]:
+    """Queues whose depth decides whether something is missing: those that must hold something, and those that are said
+    to hold something that may be an overdue retry, or a claimed one's request.
+    """
+    names = depths.names
+    others: set[str] = set()
+    for row in snapshot.overdue:
+        ways = _ways(row)
+        others |= {row.tier or names.delay, names.relay, names.audit, names.unroutable, names.cancelled}
+        others |= {queue for way in ways for queue in (names.relay_queue(way), names.held_queue(way))}
+    if snapshot.stale_claims:
+        others |= {names.scheduled, names.audit}
+    must = {tier for tier, count in snapshot.waiting.items() if count}
+    return must | {queue for queue in others if depths[queue].messages}
+
+
+def unsettled_queues(snapshot: Snapshot, depths: Depths, ready: Mapping[str, int]) -> list[str]:
+    """Queues that hold what they must only by statistics: `ready` is what the queues themselves have said."""
+    return [tier for tier, count in snapshot.waiting.items() if ready.get(tier, 0) < count <= depths[tier].waiting]
+
+
 def empty_tiers(snapshot: Snapshot, depths: Depths) -> list[str]:
     """Tiers that must hold something and hold nothing: all that the books have in them is missing."""
     short = (tier for tier, count in snapshot.waiting.items() if count)
-    return [tier for tier in short if depths[tier].known and not depths[tier].messages]
+    return [tier for tier in short if depths[tier].known and not depths[tier].waiting]
 
 
 def judge(
@@ -133,9 +161,9 @@ def judge(
 
 def _shortages(snapshot: Snapshot, depths: Depths) -> list[Shortage]:
     return [
-        Shortage(tier, count, depths[tier].messages)
+        Shortage(tier, count, depths[tier].waiting)
         for tier, count in sorted(snapshot.waiting.items())
-        if depths[tier].known and 0 < depths[tier].messages < count
+        if depths[tier].known and 0 < depths[tier].waiting < count
     ]
 
 
@@ -163,7 +191,7 @@ def _places(row: Open, snapshot: Snapshot, depths: Depths, grace: timedelta) -> 
         yield tier
     if depths[names.audit].messages and (snapshot.tap_seen is None or snapshot.tap_seen < expected + grace):
         yield names.audit
-    ways = [Destination("queue", row.queue), *([Destination("exchange", row.exchange)] if row.exchange else [])]
+    ways = _ways(row)
     relays = [names.relay_queue(way) for way in ways if names.relay_queue(way) in depths.queues] or [names.relay]
     for queue in relays:
         few = depths[queue].messages < WORKER_SLOTS
@@ -172,3 +200,8 @@ def _places(row: Open, snapshot: Snapshot, depths: Depths, grace: timedelta) -> 
     for queue in (*(names.held_queue(way) for way in ways), names.unroutable, names.cancelled):
         if depths[queue].messages or not depths[queue].known:
             yield queue
+
+
+def _ways(row: Open) -> list[Destination]:
+    """How it can return: to its queue, or through its exchange."""
+    return [Destination("queue", row.queue), *([Destination("exchange", row.exchange)] if row.exchange else [])]

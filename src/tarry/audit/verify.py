@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from tarry.audit.depths import Depths, fresh_counts, read_depths
+from tarry.audit.depths import Depths, read_depths, ready_counts
 from tarry.audit.records import Balance
 from tarry.audit.report import GRACE, Report
 from tarry.audit.store import LEASE
-from tarry.audit.verdict import Open, Snapshot, Verdict, empty_tiers, judge
+from tarry.audit.verdict import (
+    Open,
+    Snapshot,
+    Verdict,
+    deciding_queues,
+    empty_tiers,
+    judge,
+    short_queues,
+    unsettled_queues,
+)
 from tarry.broker.address import Address
-from tarry.broker.management import Management
+from tarry.broker.management import STATISTICS, Management
 from tarry.core.durations import parse_duration
 from tarry.core.names import Destination, Names
 from tarry.errors import BrokerError, BrokerUnreachableError
@@ -24,9 +33,6 @@ SETTLE = timedelta(seconds=2)
 OFFERED_AGAIN = timedelta(seconds=180)
 """After so long a broker offers again what a queue did not take, or was not there to take: its setting
 `dead_letter_worker_publisher_confirm_timeout`, which the management API does not tell."""
-
-STATISTICS = 12.0
-"""Seconds in which every queue tells its depth anew, twice. Until then a broker that has just started says zero."""
 
 PAUSE = 0.5
 
@@ -70,30 +76,38 @@ class Auditor:
         return self.management.address
 
     def settled(self) -> Look:
-        """The first look at which nothing is missing, or the last one if something stays so."""
-        end = time.monotonic() + self.rules.patience
+        """The first look that proves that nothing is missing, or the last one if none does."""
+        began = time.monotonic()
         while True:
-            look = self.look()
-            if not (look.verdict.lost or look.verdict.unjudged) or time.monotonic() > end:
+            waited = time.monotonic() - began
+            look = self.look(trust_statistics=waited >= STATISTICS)
+            if not (look.verdict.lost or look.verdict.unjudged) or waited > self.rules.patience:
                 return look
             self.sleep(PAUSE)
 
-    def look(self) -> Look:
+    def look(self, *, trust_statistics: bool = True) -> Look:
+        """With statistics that are newer than the question, or by a caller who looks again later, only queues that are
+        short by them are asked themselves. Otherwise all queues are asked that decide.
+        """
         depths = read_depths(self.management, self.names)
         snapshot = self._snapshot()
-        short = [tier for tier, count in snapshot.waiting.items() if depths[tier].messages < count]
-        if short:
-            depths = depths.with_fresh(self._fresh(short))
+        choose = short_queues if trust_statistics else deciding_queues
+        ready = self._ready(choose(snapshot, depths))
+        depths = depths.with_ready(ready)
         rows = self._rows_of(empty_tiers(snapshot, depths), depths)
-        return Look(snapshot, depths, judge(snapshot, depths, rows, self.rules.grace))
+        verdict = judge(snapshot, depths, rows, self.rules.grace)
+        if not trust_statistics:
+            unjudged = sorted({*verdict.unjudged, *unsettled_queues(snapshot, depths, ready)})
+            verdict = replace(verdict, unjudged=unjudged)
+        return Look(snapshot, depths, verdict)
 
     def balance(self, *, since: datetime | None = None, queue: str | None = None) -> Balance:
         return self.report.balance(self.rules.grace, since=since, queue=queue)
 
-    def _fresh(self, queues: list[str]) -> dict[str, int]:
+    def _ready(self, queues: Collection[str]) -> dict[str, int]:
         """A user who may use the management API but not the broker has to do with the statistics."""
         try:
-            return fresh_counts(self.address, queues)
+            return ready_counts(self.address, queues) if queues else {}
         except BrokerUnreachableError:
             raise
         except BrokerError:

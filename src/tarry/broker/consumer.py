@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from pika.channel import Channel
 
 from tarry.broker.address import Address
 from tarry.broker.frames import ack_frame, reject_frame, requeue_frame
@@ -107,6 +111,12 @@ class Consumer:
         channel = self.link.channel.channel_number
         self.link.connection.write(requeue_frame(channel, tag) for tag in tags)
 
+    async def cancel(self) -> None:
+        """The broker delivers no more; what it has delivered can still be settled."""
+        channel = self.link.channel
+        for tag in channel.consumer_tags:
+            await self.link.answer(partial(_cancel, channel, tag))
+
     def _take(self) -> list[Delivery]:
         count, size = 0, 0
         for delivery in self._waiting[: self._most]:
@@ -134,3 +144,7 @@ class Consumer:
         self._some.set()
         if len(self._waiting) >= self._most:
             self._full.set()
+
+
+def _cancel(channel: Channel, tag: str, done: Callable[[Any], None]) -> None:
+    channel.basic_cancel(tag, callback=done)

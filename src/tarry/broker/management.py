@@ -24,6 +24,10 @@ from tarry.errors import BrokerError, BrokerUnreachableError, SettingsError
 Json = dict[str, Any]
 T = TypeVar("T")
 NOT_FOUND = 404
+STATISTICS = 12.0
+"""Seconds after which all statistics are new: queues and channels emit theirs every five seconds, and the API collects
+them every five. Until then a broker that has just started says zero."""
+
 DOTS = (".", "..")
 """In a path these lead elsewhere, however they are written: such a name can only be looked for in a list."""
 
@@ -64,7 +68,7 @@ class Management:
     def queues(self) -> list[Json]:
         """All queues of the vhost with their depths, read without the costly statistics of the default view.
 
-        `messages` is what the queue said last, at most five seconds ago, and counts what is being dead-lettered.
+        `messages` is what the queue said last, seconds ago (`STATISTICS`), and counts what is being dead-lettered.
         """
         return self._get_list("queues", {"disable_stats": "true", "enable_queue_totals": "true"})
 

@@ -109,9 +109,9 @@ async def resume(
     hands: Hands,
     rate: Annotated[int, typer.Option(min=1, max=100_000, help="Messages a second.")] = RATE,
     canary: Annotated[
-        bool, typer.Option("--canary", help="First 1, then 10, then 100; stop if they fail again.")
+        bool, typer.Option("--canary", help="First 1, then 10, then 100; the rest only if those succeed.")
     ] = False,
-    look: Annotated[str, typer.Option(metavar="DURATION", help="How long each canary is watched.")] = "10s",
+    look: Annotated[str, typer.Option(metavar="DURATION", help="How long each canary is watched at least.")] = "10s",
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:

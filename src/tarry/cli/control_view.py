@@ -58,32 +58,33 @@ def show_holds(found: Holds) -> None:
         return
     if found.holds:
         _show_table(found.holds)
+    for hold in found.holds:
+        _show_hold(hold)
     for one in found.pauses:
         if not any(one in hold.pauses for hold in found.holds):
             line(f"{printable(one.pattern)}: nothing matches yet; {_by(one)}")
 
 
 def _show_table(holds: Sequence[Held]) -> None:
-    columns = ("destination", "state", "since", "held", "by the books", "released", "until", "by", "about")
+    columns = ("destination", "state", "since", "held", "by the books", "released")
     shown = table("holds", *columns, right=("held", "by the books", "released"), copied=("destination",))
     for hold in holds:
         depth = "?" if hold.depth is None else f"{hold.depth:,}"
         numbers = (depth, f"{hold.held:,}", f"{hold.released:,}")
-        until = ", ".join(_moment(one.until) if one.until else "resumed" for one in hold.pauses)
-        by = ", ".join(printable(one.actor) for one in hold.pauses)
-        name, state = printable(hold.destination), hold.state.replace("_", " ")
-        shown.add_row(name, state, _ago(hold.since), *numbers, until, by, _about(hold))
+        shown.add_row(printable(hold.destination), hold.state.replace("_", " "), _ago(hold.since), *numbers)
     print_table(shown)
 
 
-def _about(hold: Held) -> str:
-    """How a release goes, or what is wrong, or why."""
-    if hold.problem:
-        return shortened(hold.problem, LONGEST * 2)
+def _show_hold(hold: Held) -> None:
+    """How its release goes, who paused it and why, and what is wrong."""
+    name = printable(hold.destination)
     if hold.state == "releasing":
         eta = f", {humanise(hold.eta_s * 1000)} to go" if hold.eta_s else ""
-        return f"{hold.stage} at {hold.rate}/s{eta}"
-    return "; ".join(shortened(one.reason, LONGEST) for one in hold.pauses if one.reason)
+        line(f"{name}: releasing {hold.stage} at {hold.rate}/s{eta}")
+    for one in hold.pauses:
+        line(f"{name}: {_by(one)}")
+    if hold.problem:
+        line(f"{name}: {hold.problem}", "✗", "yellow")
 
 
 def _by(wish: Wish) -> str:

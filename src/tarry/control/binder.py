@@ -45,11 +45,16 @@ class Binder:
 
     async def depth(self, queue: str) -> int:
         """How many messages are ready in it right now."""
-        found: list[int] = []
+        ready, _ = await self.counts(queue)
+        return ready
+
+    async def counts(self, queue: str) -> tuple[int, int]:
+        """How many messages are ready in it right now, and how many consumers it has."""
+        found: list[tuple[int, int]] = []
 
         def ask(channel: Channel, done: Callable[[Any], None]) -> None:
             def told(answer: Any) -> None:
-                found.append(int(answer.method.message_count))
+                found.append((int(answer.method.message_count), int(answer.method.consumer_count)))
                 done(answer)
 
             channel.queue_declare(queue, passive=True, callback=told)

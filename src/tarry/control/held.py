@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from tarry.control.canary import CANARIES
 from tarry.control.desk import Desk
 from tarry.control.destinations import bound_on_broker, matching, seen_in_books
 from tarry.control.hold import Hold, read_holds
 from tarry.control.intake import Intake, read_intake
 from tarry.control.pauses import Pause, active_pauses
-from tarry.control.release import CANARIES
 from tarry.errors import BrokerError
+
+ALL = "all"
+"""The stage of a release that has no canary, or whose canaries have passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,9 @@ class Held:
     released: int
     rate: int | None
     stage: str
-    """Of a release: which canary is out."""
+    """Of a release: which canary is out, or `all`."""
     eta_s: float | None
+    """Until all are released, once no canary has to pass any more."""
     problem: str | None
     pauses: list[Wish]
 
@@ -77,7 +81,8 @@ async def _depth(desk: Desk, hold: Hold) -> int | None:
 
 def _held(hold: Hold, depth: int | None, pauses: list[Pause]) -> Held:
     releasing = hold.state == "releasing"
-    eta = depth / hold.rate if releasing and hold.rate and depth is not None else None
+    stage = _stage(hold) if releasing else ""
+    eta = depth / hold.rate if stage == ALL and hold.rate and depth is not None else None
     return Held(
         hold.label,
         hold.state,
@@ -86,7 +91,7 @@ def _held(hold: Hold, depth: int | None, pauses: list[Pause]) -> Held:
         hold.held,
         hold.released,
         hold.rate if releasing else None,
-        _stage(hold) if releasing else "",
+        stage,
         eta,
         hold.problem,
         [_wish(one) for one in pauses if one.wants(hold.label)],
@@ -95,7 +100,7 @@ def _held(hold: Hold, depth: int | None, pauses: list[Pause]) -> Held:
 
 def _stage(hold: Hold) -> str:
     if not hold.canary or hold.stage >= len(CANARIES):
-        return "all"
+        return ALL
     return f"canary of {CANARIES[hold.stage]}"
 
 

@@ -27,6 +27,7 @@ class Hold:
     kind: str
     name: str
     state: str
+    state_since: datetime
     since: datetime
     bound_at: datetime | None
     rate: int | None
@@ -35,6 +36,7 @@ class Hold:
     stage: int
     stage_since: datetime | None
     stage_ids: list[dict[str, Any]] | None
+    stage_queues: dict[str, dict[str, Any]] | None
     released: int
     problem: str | None
     held: int

@@ -21,7 +21,7 @@ RATE = 500
 """Messages a second that a release lets go, unless somebody says otherwise."""
 
 LOOK = timedelta(seconds=10)
-"""How long a canary is watched."""
+"""How long a canary is watched at least."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,3 +18,5 @@ class Limits:
     """A cancel's binding stays so long after the message was diverted: a copy from a crash may follow it."""
     most_cancels: int = 500
     """Cancels and retry-nows under way at once on a broker before 3.11, whose direct exchanges get slow with more."""
+    longest_watch: timedelta = timedelta(minutes=15)
+    """A canary is watched no longer than so for its usual time to fail; after as long a success is presumed, too."""

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from pika.exceptions import ChannelClosedByBroker
+from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from tarry.broker.consumer import Consumer
 from tarry.broker.declare import refusal
+from tarry.broker.link import say
 from tarry.contract.request import Delivery
 from tarry.control.desk import Desk
 from tarry.errors import BrokerUnreachableError
@@ -22,7 +23,8 @@ AT_ONCE = 0.02
 HICCUP = 0.25
 """Seconds behind the rate that are caught up with: it is a rate on average, too."""
 
-PREFETCH = 1_000
+EMPTY = 1.0
+"""Seconds without a message after which a held queue may be empty."""
 
 
 @dataclass(slots=True)
@@ -40,9 +42,8 @@ class Outflow:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, desk: Desk, queue: str, rate: int) -> AsyncIterator[Outflow]:
-        """In hand are no more than some seconds' worth: brokers mind a consumer that sits on messages."""
-        prefetch = max(1, min(PREFETCH, rate * 2))
+    async def open(cls, desk: Desk, queue: str, prefetch: int) -> AsyncIterator[Outflow]:
+        """In hand are no more than `prefetch`: brokers mind a consumer that sits on messages."""
         try:
             consumer = await Consumer.open(desk.address, queue, "release", batch=prefetch, prefetch=prefetch)
         except ChannelClosedByBroker as closed:
@@ -63,6 +64,19 @@ class Outflow:
                 return []
             self._in_hand, self._coming = self._arrived(self._coming), None
         taken, self._in_hand = self._in_hand[:most], self._in_hand[most:]
+        return taken
+
+    async def take_last(self, most: int) -> list[Delivery]:
+        """Up to so many, and no more are delivered. With a prefetch of as many, none has to go back to the queue: it
+        would do so in another order on RabbitMQ 3.10.
+        """
+        taken: list[Delivery] = []
+        while len(taken) < most and (more := await self.take(most - len(taken), EMPTY)):
+            taken += more
+        try:
+            await self.consumer.cancel()
+        except AMQPError as error:
+            raise BrokerUnreachableError(f"The release was cut off: {say(error)}.") from error
         return taken
 
     async def let_go(self, deliveries: Sequence[Delivery], rate: int) -> None:

@@ -70,7 +70,7 @@ def test_all_arrive_in_order_at_the_rate_after_a_canary(
             start().wait_ready()
             look = timedelta(seconds=2)
             hands.do(lambda desk: resume(desk, QUEUE, actor="ann", rate=RATE, canary=True, look=look))
-            wait_for(lambda: len(witness.seen) >= PAUSED, deadline=60 + 2 * PAUSED / RATE, what="all to arrive")
+            wait_for(lambda: len(witness.seen) >= PAUSED, deadline=150 + 2 * PAUSED / RATE, what="all to arrive")
             wait_for(lambda: not hands.do(read_holds), what="the hold to be over")
         assert [one.message_id for one in witness.seen] == place.take(order, PAUSED, deadline=60)
         _judge(witness.seen)

@@ -154,50 +154,6 @@ def test_two_pauses_of_one_destination_hold_until_both_are_over(hands: Hands) ->
         wait_for(lambda: len(witness.seen) == 1, what="it to arrive")
 
 
-def test_a_canary_that_fails_again_leaves_the_rest_where_it_is(hands: Hands) -> None:
-    queue = _known(hands, "quick.a")
-    with hands.watching():
-        _pause(hands, queue)
-        for number in range(20):
-            hands.place.request(queue, f"m{number:02}")
-        _held(hands, 20)
-        _resume_with_canary(hands, queue)
-        wait_for(lambda: hands.place.depth(queue) == 1, what="the canary to arrive")
-        properties, body = hands.place.wait_message(queue)
-        headers = {name: str(value) for name, value in (properties.headers or {}).items() if name.startswith("tarry-")}
-        hands.place.request(queue, str(properties.message_id), body, **headers)
-        wait_for(lambda: _states(hands) == {queue: "canary_failed"}, what="the canary to fail")
-        [hold] = hands.do(read_holds)
-        assert hold.problem == "1 of a canary of 1 failed again"
-        _held(hands, 20)  # the canary itself came back to the hold after its new delay
-        assert hands.place.depth(f"retry.held.{queue}") == 20
-
-
-def _resume_with_canary(hands: Hands, queue: str) -> None:
-    look = timedelta(seconds=1)
-    hands.do(lambda desk: resume(desk, queue, actor="ann", rate=1000, canary=True, look=look))
-
-
-def test_a_canary_that_lives_is_followed_by_ten_a_hundred_and_the_rest(hands: Hands) -> None:
-    queue = _known(hands, "quick.a")
-    with hands.watching(), Witness(hands.place.amqp_url, queue) as witness:
-        _pause(hands, queue)
-        order = _order_of_holding(hands, queue)
-        for number in range(130):
-            hands.place.request(queue, f"m{number:03}")
-        _held(hands, 130)
-        steps: list[int] = []
-        _resume_with_canary(hands, queue)
-
-        def all_there() -> bool:
-            steps.append(len(witness.seen))
-            return len(witness.seen) == 130
-
-        wait_for(all_there, what="all to arrive")
-    assert [one.message_id for one in witness.seen] == hands.place.take(order, 130)
-    assert {1, 11, 111} <= set(steps)
-
-
 def test_what_is_held_can_be_cancelled_and_not_be_hurried(hands: Hands) -> None:
     queue = _known(hands, "quick.a")
     with hands.watching(), Witness(hands.place.amqp_url, queue) as witness:

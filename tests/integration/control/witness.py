@@ -29,12 +29,17 @@ class Seen:
 
 @dataclass
 class Witness:
-    """Takes and acknowledges everything that comes to one queue, on a thread of its own; or rejects it, if told to."""
+    """Takes and acknowledges everything that comes to one queue, on a thread of its own; or rejects it, if told to.
+
+    While it hangs, it takes what comes and answers nothing; what it has is answered when `hangs` is false again.
+    """
 
     amqp_url: str
     queue: str
     rejects: bool = False
+    hangs: bool = False
     seen: list[Seen] = field(default_factory=list)
+    _unanswered: list[int] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Self:
@@ -60,6 +65,7 @@ class Witness:
             channel.basic_consume(self.queue, self._take)
             while not self._stop.is_set():
                 connection.process_data_events(0.1)
+                self._answer(channel)
 
     def _take(
         self, channel: BlockingChannel, method: Basic.Deliver, properties: pika.BasicProperties, _body: bytes
@@ -69,7 +75,13 @@ class Witness:
         round_, due = (int(str(headers.get(name, 0))) for name in ("tarry-round", "tarry-due-ms"))
         self.seen.append(Seen(str(properties.message_id), round_, due, now, headers))
         assert method.delivery_tag is not None
-        if self.rejects:
-            channel.basic_reject(method.delivery_tag, requeue=False)
-        else:
-            channel.basic_ack(method.delivery_tag)
+        self._unanswered.append(method.delivery_tag)
+        self._answer(channel)
+
+    def _answer(self, channel: BlockingChannel) -> None:
+        while self._unanswered and not self.hangs:
+            tag = self._unanswered.pop(0)
+            if self.rejects:
+                channel.basic_reject(tag, requeue=False)
+            else:
+                channel.basic_ack(tag)

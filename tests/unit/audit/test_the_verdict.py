@@ -8,7 +8,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tarry.audit.depths import Depth, Depths
-from tarry.audit.verdict import Open, Shortage, Snapshot, empty_tiers, judge
+from tarry.audit.verdict import (
+    Open,
+    Shortage,
+    Snapshot,
+    deciding_queues,
+    empty_tiers,
+    judge,
+    short_queues,
+    unsettled_queues,
+)
 from tarry.core.names import Names
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -48,6 +57,36 @@ def test_of_a_tier_that_holds_nothing_all_are_named() -> None:
     verdict = judge(snapshot, found, [overdue()])
     assert [one.retry.message_id for one in verdict.missing] == ["m1"]
     assert verdict.shortages == []
+
+
+def test_a_tier_is_short_even_if_its_dead_letter_worker_has_some() -> None:
+    """What has not come due cannot be with the worker."""
+    found = depths(delay_1h=Depth(messages=5, ready=2))
+    assert judge(Snapshot(NOW, {HOUR: 4}), found).shortages == [Shortage(HOUR, 4, 2)]
+    assert empty_tiers(Snapshot(NOW, {HOUR: 4}), depths(delay_1h=Depth(messages=5))) == [HOUR]
+
+
+def test_a_queues_own_count_replaces_what_statistics_say_is_ready() -> None:
+    old = depths(delay_1h=Depth(messages=9, ready=5, unacked=3))
+    assert old.with_ready({HOUR: 0})[HOUR] == Depth(messages=4, ready=0, unacked=3)
+    assert old.with_ready({HOUR: 7})[HOUR] == Depth(messages=11, ready=7, unacked=3)
+
+
+def test_a_queue_is_unsettled_while_only_statistics_say_it_has_enough() -> None:
+    snapshot, found = Snapshot(NOW, {HOUR: 3}), depths(delay_1h=Depth(messages=3, ready=1, unacked=2))
+    assert unsettled_queues(snapshot, found, {HOUR: 1}) == [HOUR]
+    assert unsettled_queues(snapshot, found, {}) == [HOUR], "this user may not ask it"
+    assert unsettled_queues(snapshot, found.with_ready({HOUR: 3}), {HOUR: 3}) == []
+    assert unsettled_queues(snapshot, found.with_ready({HOUR: 0}), {HOUR: 0}) == [], "it is short in any case"
+
+
+def test_queues_are_asked_if_they_can_have_what_is_looked_for() -> None:
+    found = depths(delay_1h=3, held_orders=1, relay_mails=1, audit=1, scheduled=0)
+    claim = Open("6f1c", 1, "m1", "orders", "", "claimed", None, NOW, rebuildable=False)
+    assert deciding_queues(Snapshot(NOW, {HOUR: 3, EIGHT: 0}), found) == {HOUR}
+    assert deciding_queues(Snapshot(NOW, {}, [overdue()]), found) == {HOUR, "retry.held.orders", "retry.audit"}
+    assert deciding_queues(Snapshot(NOW, {}, stale_claims=[claim]), found) == {"retry.audit"}
+    assert short_queues(Snapshot(NOW, {HOUR: 3, EIGHT: 1}), found) == {EIGHT}
 
 
 def test_a_tier_without_a_leader_is_not_judged() -> None:

@@ -58,8 +58,8 @@ class Resuming(Requested):
     """How fast, and how carefully."""
 
     rate: int = Field(RATE, ge=1, le=100_000, description="Messages a second, for each destination.")
-    canary: bool = Field(default=False, description="First 1, then 10, then 100; it stops if they fail again.")
-    look: Lasting = Field("10s", description="How long each canary is watched.")
+    canary: bool = Field(default=False, description="First 1, then 10, then 100; the rest only if those succeed.")
+    look: Lasting = Field("10s", description="How long each canary is watched at least.")
 
 
 class Intaking(Requested):
