@@ -101,8 +101,8 @@ class Answer:
 
 
 def ask_queues(address: Address, queues: Collection[str]) -> dict[str, Answer]:
-    """What these queues say of themselves right now; those that are not there are left out. A user who may not ask one of
-    them (from RabbitMQ 4.3 on that takes a right on the queue) does not ask the others either.
+    """What these queues say of themselves right now; those that are not there are left out. A user who may not ask one
+    of them (from RabbitMQ 4.3 on that takes a right on the queue) does not ask the others either.
     """
     answers: dict[str, Answer] = {}
     connection = connect(address, "audit")
