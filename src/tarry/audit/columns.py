@@ -44,6 +44,7 @@ RECORD = {
     "properties": "properties",
     "identities": "identity",
     "deaths": "death",
+    "guessed": "guessed_round",
 }
 RETURN = {
     "ids": "retry_id",
@@ -61,6 +62,7 @@ _KINDS: dict[str, type[Packed]] = {
     "ids": Uuids,
     "rounds": Integers,
     "counts": Integers,
+    "guessed": Integers,
     "most": Integers,
     "knows_round": Booleans,
     "redelivered": Booleans,

@@ -78,6 +78,8 @@ class Record(NamedTuple):
     properties: bytes | None = None
     identity: str | None = None
     death: str | None = None
+    guessed_round: int = 0
+    """The latest round that began without tarry's headers, as far as this router knows."""
 
 
 class Return(NamedTuple):

@@ -17,13 +17,13 @@ from tarry.contract.properties import PERSISTENT, Properties
 from tarry.core.names import Names
 from tarry.core.states import State
 
-IN_HEADERS = ("identity", "death")
+IN_HEADERS = ("identity", "death", "guessed_round")
 
 
 def spool_message(record: Record, names: Names) -> Message:
     """A record on its way through the broker."""
     fields = record._replace(body=None, properties=None)._asdict()
-    later = b"".join(entry(name, value) for name in IN_HEADERS if (value := fields.pop(name)) is not None)
+    later = b"".join(entry(name, value) for name in IN_HEADERS if (value := fields.pop(name)))
     for name, value in (("body", record.body), ("properties", record.properties)):
         fields[name] = None if value is None else b64encode(value).decode()
     body = json.dumps(fields).encode()
@@ -43,11 +43,13 @@ def spooled_record(delivery: Delivery) -> Record:
         raise TypeError("its round is no number")
     for name in ("body", "properties"):
         fields[name] = None if fields[name] is None else b64decode(fields[name])
-    fields |= {name: _header(delivery, name) for name in IN_HEADERS}
+    fields |= {name: value for name in IN_HEADERS if (value := _header(delivery, name)) is not None}
     fields["state"] = State(fields["state"])
     return Record(**{name: value for name, value in fields.items() if name in Record._fields})
 
 
-def _header(delivery: Delivery, name: str) -> str | None:
+def _header(delivery: Delivery, name: str) -> str | int | None:
     found = pick(delivery.properties.headers or b"", {name.encode()}).get(name.encode())
-    return None if found is None else found.text()
+    if found is None:
+        return None
+    return found.integer() if name == "guessed_round" else found.text()

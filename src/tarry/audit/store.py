@@ -35,7 +35,11 @@ second request for the same. To call it a duplicate could lose it, to take over 
 DOUBT = timedelta(seconds=10)
 """The same for a request that is delivered for the first time."""
 
-GIVE_BACK: dict[str, Any] = dict.fromkeys(("of", "tokens", "ids", "rounds", "older_than"))
+SKEW = timedelta(seconds=1)
+"""So far the clocks of routers and Postgres may differ. What comes due within it counts as due: in doubt a request is a
+new round and not a duplicate."""
+
+GIVE_BACK: dict[str, Any] = dict.fromkeys(("of", "tokens", "ids", "rounds", "older_than")) | {"forget": False}
 """Parameters of `give_back`, all of them "any"."""
 
 LARGEST_PAYLOAD = 1 << 20
@@ -51,6 +55,9 @@ STATEMENT_TIMEOUT_MS = 4_000
 _MARGIN_MS = 500
 
 _ASK_AGAIN = 0.1
+
+_LONGEST_WAIT_MS = 12_000
+"""Longer than `DOUBT`: what is still undecided then is being claimed again and again by its router."""
 
 _ATTEMPTS = 3
 """Two routers that claim the same ids may deadlock; Postgres ends one of them, which simply asks again."""
@@ -69,7 +76,8 @@ class Store:
         largest_payload: int = LARGEST_PAYLOAD,
     ) -> None:
         self._actor = actor
-        self._rules = {"actor": actor, "lease": LEASE, "moment": MOMENT, "doubt": DOUBT}
+        self._rules = {"actor": actor, "lease": LEASE, "moment": MOMENT, "doubt": DOUBT, "skew": SKEW}
+        self._ours = GIVE_BACK | {"of": actor, "actor": actor, "forget": True}
         self._token = time.time_ns()
         """Of the latest claim; another router, or this one started again, has others."""
         self._unconfirmed: dict[int, int] = {}
@@ -85,13 +93,15 @@ class Store:
         await self._pool.close(timeout=1)
 
     async def claim(self, claims: Sequence[Claim]) -> Claimed:
-        """What each of the claims is. Those of which Postgres did not answer in time are unconfirmed."""
+        """What each of the claims is, if it can be told: one that another router goes on moving is in no answer."""
         token = self._token = self._token + 1
         answer = Claimed({}, {})
         asked = {claim.retry_id: (claim.retry_id, claim) for claim in claims}
-        while asked:
+        ends = _local_ms() + _LONGEST_WAIT_MS
+        while asked and _local_ms() < ends:
             rows = await self._claim([claim for _, claim in asked.values()], token)
-            undecided: dict[str, tuple[str, Claim]] = {}
+            answered = {row[0] for row in rows}
+            undecided = {named: one for named, one in asked.items() if named not in answered}
             for named, retry, round_, count, since_ms, verdict in rows:
                 first, claim = asked[named]
                 if verdict == "granted":
@@ -130,9 +140,7 @@ class Store:
     async def release(self, claimed: Sequence[tuple[str, int]]) -> None:
         """Gives claims of ours back: ids and rounds."""
         ids, rounds = [one for one, _ in claimed], [round_ for _, round_ in claimed]
-        await self._rows(
-            "give_back", GIVE_BACK | {"ids": ids, "rounds": rounds, "of": self._actor, "actor": self._actor}
-        )
+        await self._rows("give_back", self._ours | {"ids": ids, "rounds": rounds})
 
     @property
     def has_unconfirmed(self) -> bool:
@@ -148,7 +156,7 @@ class Store:
             if deadline + STATEMENT_TIMEOUT_MS + _MARGIN_MS < self._server_now_ms()
         ]
         if settled:
-            await self._rows("give_back", GIVE_BACK | {"tokens": settled, "of": self._actor, "actor": self._actor})
+            await self._rows("give_back", self._ours | {"tokens": settled})
             for token in settled:
                 del self._unconfirmed[token]
 

@@ -18,7 +18,7 @@ from tarry.audit.report import GRACE, Report, report
 from tarry.audit.retention import SLICE, prune_books
 from tarry.audit.stalls import Flow, Stall, stalls
 from tarry.audit.status import Counts, read_counts
-from tarry.audit.store import GIVE_BACK
+from tarry.audit.store import GIVE_BACK, LEASE
 from tarry.audit.verify import Auditor, Look, Rules
 from tarry.broker.management import Management
 from tarry.core.names import Names
@@ -129,6 +129,7 @@ class Keeper:
     def _write(self, books: Report, look: Look, findings: Findings) -> Findings:
         books.rows("add_partitions")
         given_back = books.change("give_back", **GIVE_BACK | {"older_than": STALE_CLAIM, "actor": self.actor})
+        given_back += books.change("close_superseded", older_than=LEASE, actor=self.actor)
         if given_back:
             log.info("stale claims were given back", number=given_back)
         noted = books.change("note_overdue", grace=self.upkeep.grace, actor=self.actor)

@@ -104,7 +104,7 @@ class Flow:
         items = [self._understand(delivery) for delivery in deliveries]
         requests, later = self._take_turns([item for item in items if isinstance(item, Request)])
         try:
-            ours, duplicates = await self._claim(requests, given_up)
+            ours, duplicates, undecided = await self._claim(requests, given_up)
             plans = [await self._decide(request, round_) for request, round_ in ours]
             plans += [self._refuse(item) for item in items if isinstance(item, Refused)]
             decided = time.perf_counter()
@@ -118,7 +118,7 @@ class Flow:
             *(request.delivery.tag for request in duplicates),
             *(item.delivery.tag for item in items if isinstance(item, Probe)),
         ]
-        waiting = [*(plan.item.delivery.tag for plan, _ in stuck), *(request.delivery.tag for request in later)]
+        waiting = [*(plan.item.delivery.tag for plan, _ in stuck), *(one.delivery.tag for one in (*later, *undecided))]
         return Result(
             [plan for plan, _ in moved],
             stuck,
@@ -172,8 +172,8 @@ class Flow:
 
     async def _claim(
         self, requests: Sequence[Request], given_up: Callable[[], bool]
-    ) -> tuple[list[tuple[Request, int]], list[Request]]:
-        """Ours, with their round and the audit's count; and the duplicates."""
+    ) -> tuple[list[tuple[Request, int]], list[Request], list[Request]]:
+        """Ours, with their round and the audit's count; the duplicates; and what cannot be told yet."""
         known = [request for request in requests if not is_new(request)]
         answer = await self.ledger.claim([claim_of(request) for request in known]) if known else NOTHING
         if answer.granted and given_up():
@@ -183,14 +183,16 @@ class Flow:
             raise GivenUpError
         ours: list[tuple[Request, int]] = []
         duplicates: list[Request] = []
+        undecided: list[Request] = []
         for request in requests:
             granted = as_new(request) if is_new(request) else answer.granted.get(request.retry_id)
             if granted is not None:
                 ours.append((corrected(request, granted), granted.round))
-            else:
-                original = answer.duplicate_of.get(request.retry_id, request.retry_id)
+            elif (original := answer.duplicate_of.get(request.retry_id)) is not None:
                 duplicates.append(request._replace(retry_id=original))
-        return ours, duplicates
+            else:
+                undecided.append(request)
+        return ours, duplicates, undecided
 
     async def _decide(self, request: Request, round_: int) -> Plan:
         now = self.now_ms()

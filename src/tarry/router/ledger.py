@@ -132,7 +132,8 @@ class ResilientLedger:
 
     async def _spool(self, records: Sequence[Record]) -> None:
         """Through the broker, which is there, to the tap, which writes it when Postgres is back."""
-        left = [spool_message(record, self._names) for record in records]
+        guessed = [record._replace(guessed_round=self._memory.guessed_round(record.retry_id)) for record in records]
+        left = [spool_message(record, self._names) for record in guessed]
         while left:
             outcomes = await self._publish(left)
             left = [one for one, outcome in zip(left, outcomes, strict=True) if outcome is not Outcome.CONFIRMED]

@@ -33,8 +33,8 @@ class Known(NamedTuple):
     since_ms: int | None = None
     identity: str | None = None
     death: str | None = None
-    guessed: bool = False
-    """Whether its latest request did not say which round had failed."""
+    guessed_round: int = 0
+    """The latest round whose request did not say which round had failed."""
 
 
 class Memory:
@@ -52,19 +52,23 @@ class Memory:
             found = self._named(claim) if claim.knows_round else self._recognised(claim)
             if isinstance(found, Granted):
                 answer.granted[claim.retry_id] = found
+                self.remember([claim], answer)  # the next one of the batch may be for the same retry
             else:
                 answer.duplicate_of[claim.retry_id] = found
-        self.remember(claims, answer)
         return answer
+
+    def guessed_round(self, retry: str) -> int:
+        known = self._known.get(retry)
+        return known.guessed_round if known is not None else 0
 
     def _named(self, claim: Claim) -> Granted | str:
         """A request that says which round failed."""
         known = self._known.get(claim.retry_id)
         if known is None or claim.round > known.round:
             return _granted(claim, claim.retry_id, claim.round, known)
-        takes_over = known.due_ms == UNCONFIRMED and claim.round == known.round
-        if not _same(claim, known) or (known.guessed and not takes_over):
+        if not _same(claim, known) or claim.round <= known.guessed_round:
             return self._named(claim.set_apart())
+        takes_over = known.due_ms == UNCONFIRMED and claim.round == known.round
         # A claim that was never confirmed is taken up again: it is not being moved, or we would not be asked.
         return _granted(claim, claim.retry_id, claim.round, known) if takes_over else claim.retry_id
 
@@ -88,33 +92,20 @@ class Memory:
         for claim in claims:
             if (one := answer.granted.get(claim.retry_id)) is not None:
                 before = self._known.get(one.retry_id)
+                guessed_round = before.guessed_round if before is not None else 0
                 takes_over = before is not None and before.round == one.round
-                guessed = before.guessed if before and takes_over else not claim.knows_round and one.round > claim.round
-                self._keep(
-                    one.retry_id,
-                    Known(
-                        one.round,
-                        UNCONFIRMED,
-                        one.retry_count,
-                        one.since_ms,
-                        claim.identity,
-                        claim.death,
-                        guessed=guessed,
-                    ),
-                )
+                if not claim.knows_round and not takes_over and one.round > 1:
+                    guessed_round = one.round
+                known = Known(one.round, UNCONFIRMED, one.retry_count, one.since_ms, claim.identity, claim.death)
+                self._keep(one.retry_id, known._replace(guessed_round=guessed_round))
 
     def scheduled(self, records: Iterable[Record]) -> None:
         for record in records:
-            before = self._known.get(record.retry_id)
-            due_ms = record.due_ms or IN_REVIEW
-            guessed = before is not None and before.round == record.round and before.guessed
-            self._keep(
-                record.retry_id,
-                Known(
-                    *(record.round, due_ms, record.retry_count, record.since_ms, record.identity, record.death),
-                    guessed=guessed,
-                ),
+            known = Known(
+                *(record.round, record.due_ms or IN_REVIEW, record.retry_count, record.since_ms),
+                *(record.identity, record.death, self.guessed_round(record.retry_id)),
             )
+            self._keep(record.retry_id, known)
 
     def _keep(self, retry: str, known: Known) -> None:
         self._known[retry] = known

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
 
+from tarry.audit import store
 from tarry.audit.records import Claim, Granted
 from tarry.audit.store import Store
 from tests.harness.waiting import wait_for
-from tests.integration.audit.books import Books, id_of, identity_of, request
+from tests.integration.audit.books import Books, id_of, identity_of, now_ms, request
 
 M = id_of("m")
 
@@ -90,7 +92,8 @@ def test_a_claim_that_came_too_late_does_not_make_a_duplicate_of_the_request_it_
     books.see(M, 1)
     assert books.claim(request("m"))[M].round == 2
     books.age(M, 10)
-    assert books.claim(request("m", round_=1, count=1), by=books.other)[M].round == 2
+    (granted,) = books.claim(request("m", round_=1, count=1), by=books.other).values()
+    assert granted.retry_count == 1
 
 
 def test_a_takeover_of_a_later_round_keeps_round_and_count(books: Books) -> None:
@@ -261,8 +264,79 @@ def test_a_claim_that_was_guessed_does_not_cost_the_message_it_was_for(books: Bo
     books.see(M, 1)
     assert books.claim(request("m"))[M].round == 2, "it cannot be told from a new failure of the first"
     books.schedule(M, 2)
+    books.schedule(M, 2, due_in_ms=0)
+    books.see(M, 2)
+    books.claim(request("m", round_=2, count=2))
+    books.schedule(M, 3)
     (granted,) = books.claim(request("m", round_=1, count=1)).values()
-    assert granted.retry_id != M, "the first fails in earnest, and is not dropped"
+    assert granted.retry_id != M, "the first fails in earnest, and is not dropped, also when the second went on"
+
+
+def test_a_claim_of_a_half_equal_message_does_not_cost_the_other(books: Books) -> None:
+    """Queue, id and body agree, headers do not; their consumer loses tarry's headers, and the second takes the row."""
+    first, second = request("m", headers="a"), request("m", headers="b")
+    books.claim(first)
+    books.schedule(first.retry_id, 1, due_in_ms=0)
+    books.see(first.retry_id, 1)
+    assert books.claim(second)[first.retry_id].round == 2
+    books.schedule(first.retry_id, 2)
+    assert books.claim(first), "its own id does not make it a duplicate of what it is not"
+
+
+def test_a_claim_of_a_retry_that_began_when_postgres_was_away_is_apart(books: Books) -> None:
+    """Its id was in use before, by the same message on an earlier day; its first round was granted from memory."""
+    books.claim(request("m"))
+    books.schedule(M, 1, due_in_ms=0)
+    books.see(M, 1)
+    books.claim(request("m", round_=1, count=1))
+    books.schedule(M, 2, due_in_ms=0)
+    books.sql.execute("update retry set state = 'succeeded', first_failed_at = first_failed_at - interval '1 day'")
+    (granted,) = books.claim(request("m", round_=1, count=1)._replace(since_ms=now_ms())).values()
+    assert granted.retry_id != M
+
+
+def test_a_claim_while_its_message_may_be_back_by_another_clock_is_a_new_round(books: Books) -> None:
+    books.claim(request("m"))
+    books.schedule(M, 1, due_in_ms=500)
+    assert books.claim(request("m"))[M].round == 2
+
+
+def test_a_claim_that_is_published_does_not_drop_an_equal_dead_letter(books: Books) -> None:
+    books.claim(request("m"))
+    books.schedule(M, 1)
+    dead = request("m", death="orders:1:5")
+    assert set(books.claim(dead)) == {dead.retry_id}
+
+
+def test_two_claims_of_one_batch_for_one_row_are_both_granted(books: Books) -> None:
+    """One names the retry, though its body has changed; the other is recognised as that retry."""
+    for number in range(20):
+        message = f"m{number}"
+        retry = id_of(message)
+        books.claim(request(message))
+        books.schedule(retry, 1, due_in_ms=0)
+        books.see(retry, 1)
+        named = request(message, round_=1, count=1, body="changed", retry=retry)
+        bare = request(message)._replace(retry_id=str(uuid.uuid4()))
+        fillers = [request(f"f{number}-{filler}") for filler in range(number)]
+        answer = books.do(books.one.claim([named, bare, *fillers]))
+        assert {named.retry_id, bare.retry_id} <= set(answer.granted)
+        rounds = {(one.retry_id, one.round) for one in answer.granted.values()}
+        assert len(rounds) == len(answer.granted), "no round is granted twice"
+
+
+def test_a_claim_that_its_router_takes_up_again_does_not_keep_others_waiting(books: Books) -> None:
+    books.claim(request("m"))
+    books.age(M, 9)
+    books.claim(request("m"))
+    assert books.claim(request("m"), by=books.other)[M].round == 1, "ten seconds after the first claim"
+
+
+def test_a_claim_that_is_never_decided_is_in_no_answer(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_LONGEST_WAIT_MS", 300)
+    books.claim(request("m"))
+    answer = books.do(books.other.claim([request("m"), request("n")]))
+    assert (set(answer.granted), answer.duplicate_of) == ({id_of("n")}, {})
 
 
 def test_a_claim_that_came_too_late_is_given_back_and_the_books_stand_as_before(books: Books) -> None:
@@ -303,10 +377,11 @@ def test_a_claim_that_another_router_has_taken_over_is_not_ours_to_give_back(boo
     assert books.state(M)[:2] == ("claimed", 2)
 
 
-def test_a_first_claim_that_is_given_back_waits_for_its_request(books: Books) -> None:
+def test_a_first_claim_that_is_given_back_is_forgotten_until_its_request_comes(books: Books) -> None:
     books.claim(request("m"))
     books.do(books.one.release([(M, 1)]))
-    assert books.state(M)[:2] == ("claimed", 1)
+    assert books.sql.execute("select count(*) from retry").fetchone() == (0,)
+    assert books.balance().requests == books.balance().accounted
     assert books.claim(request("m", redelivered=True))[M].round == 1
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import datetime
+from typing import Any
 
 import pytest
 
 from tarry.audit.report import report
-from tarry.audit.store import GIVE_BACK, Store
+from tarry.audit.store import GIVE_BACK, LEASE, Store
 from tarry.audit.upkeep import STALE_CLAIM
 from tarry.errors import AuditUnavailableError
 from tests.harness.proxy import Proxy
@@ -92,6 +94,29 @@ def test_a_claim_that_was_given_back_too_early_is_made_again_by_its_record(books
     assert books.state(M) == ("scheduled", 2, 2)
     balance = books.balance()
     assert balance.requests == balance.accounted
+
+
+def test_a_first_claim_whose_answer_was_lost_is_forgotten(books: Books) -> None:
+    books.claim(request("m"))
+    books.one._unconfirmed[books.one._token] = 0
+    books.do(books.one.release_unconfirmed())
+    assert books.sql.execute("select count(*) from retry").fetchone() == (0,)
+    books.schedule(M, 1)
+    assert books.state(M) == ("scheduled", 1, 1), "its record makes the row again"
+
+
+@pytest.mark.parametrize(("other", "closed"), [({"identity": None}, 1), ({"body": "other"}, 0)], ids=["same", "other"])
+def test_a_first_claim_that_was_handled_as_another_retry_is_closed(
+    books: Books, other: dict[str, Any], closed: int
+) -> None:
+    """A router was killed, and the policy or the version changed: its request came again under another id."""
+    books.claim(request("m"))
+    again = request("m", body=other.get("body", ""))._replace(retry_id=str(uuid.uuid4()), matchable=False)
+    books.claim(again._replace(identity=other.get("identity", again.identity)), by=books.other)
+    books.schedule(again.retry_id, 1)
+    books.age(M, 61)
+    with report(books.dsn) as audit:
+        assert audit.change("close_superseded", older_than=LEASE, actor="upkeep") == closed
 
 
 _STALE = GIVE_BACK | {"older_than": STALE_CLAIM, "actor": "upkeep"}

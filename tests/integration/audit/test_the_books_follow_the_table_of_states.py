@@ -56,8 +56,8 @@ class Known:
     waiting: bool = False
     free: bool = False
     """Whether its latest round spends no attempt."""
-    guessed: bool = False
-    """Whether the request of its latest round did not say which round had failed."""
+    guessed_round: int = 0
+    """The latest round whose request did not say which round had failed."""
     seen: set[int] = field(default_factory=set)
 
 
@@ -89,17 +89,21 @@ class Life(RuleBasedStateMachine):
         takes_over = one.state is State.CLAIMED and failed in (None, one.round - 1)
         if not takes_over:
             one.free = failed is None and redelivered and not one.free and one.state is not None
-            one.guessed = failed is None and one.state is not None
+            if failed is None and one.state is not None:
+                one.guessed_round = one.round + 1
             one.count = max(0, one.count - one.free)
         one.round = failed + 1 if failed is not None else max(1, one.round + (not takes_over))
         one.state = State.CLAIMED
 
     @staticmethod
     def _verdict(one: Known, round_: int | None) -> str:
-        if one.state is None or (one.state is State.CLAIMED and round_ in (None, one.round)):
+        if one.state is None:
             return "own"
-        if round_ is not None:
-            return "own" if round_ > one.round else "new" if one.guessed else "duplicate"
+        if round_ is not None and round_ <= one.round:
+            taken_up = one.state is State.CLAIMED and round_ == one.round
+            return "new" if round_ <= one.guessed_round else "own" if taken_up else "duplicate"
+        if round_ is not None or one.state is State.CLAIMED:
+            return "own"
         if one.state in OVER:
             return "new"
         return "duplicate" if one.state in (State.SCHEDULED, State.UNROUTABLE) and one.waiting else "own"
@@ -120,7 +124,7 @@ class Life(RuleBasedStateMachine):
     def record_a_round_that_postgres_did_not_see_claimed(self, which: int) -> None:
         one = self.known[which]
         one.round, one.count, one.state, one.waiting = one.round + 1, one.count + 1, State.SCHEDULED, False
-        one.free = one.guessed = False
+        one.free = False
         self.books.schedule(one.retry, one.round, due_in_ms=-10, count=one.count)
 
     @precondition(lambda self: any(one.round > 1 for one in self.known))

@@ -117,6 +117,25 @@ def test_a_round_that_was_guessed_does_not_cost_the_message_it_was_for() -> None
     assert granted.retry_id != "id"
 
 
+def test_a_guess_is_remembered_when_the_round_after_it_has_begun() -> None:
+    known = remembering(1, NOW)
+    asked(known, claim())
+    for round_ in (2, 3):
+        known.scheduled([Record("id", round_, State.SCHEDULED, "orders", due_ms=NOW, identity=SAME)])
+    assert known.guessed_round("id") == 2
+    granted = asked(known, claim(round_=2, knows_round=True))
+    assert granted is not None
+    assert granted.retry_id != "id"
+
+
+def test_two_requests_of_one_batch_do_not_get_the_same_round() -> None:
+    named = claim(round_=2, knows_round=True, identity="f" * 32)
+    bare = claim()._replace(retry_id="bare")
+    answer = remembering(1, NOW).claim([named, bare])
+    rounds = {(one.retry_id, one.round) for one in answer.granted.values()}
+    assert len(rounds) == 2
+
+
 def test_it_forgets_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "REMEMBERED", 2)
     known = Memory(lambda: NOW)

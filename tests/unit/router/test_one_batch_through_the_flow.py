@@ -44,6 +44,8 @@ class Books:
     noted: list[tuple[str, int]] = field(default_factory=list)
     released: list[tuple[str, int]] = field(default_factory=list)
     denied: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
+    """Of these it says nothing at all."""
     known: dict[str, Granted] = field(default_factory=dict)
     broken: bool = False
 
@@ -53,7 +55,9 @@ class Books:
         self.log.append("claim")
         self.claims += claims
         as_asked = {one.retry_id: Granted(one.retry_id, one.round, one.retry_count, one.since_ms) for one in claims}
-        granted = {key: self.known.get(key, one) for key, one in as_asked.items() if key not in self.denied}
+        granted = {
+            key: self.known.get(key, one) for key, one in as_asked.items() if key not in self.denied | self.silent
+        }
         return Claimed(granted, {key: key for key in self.denied})
 
     async def release(self, claimed: Sequence[tuple[str, int]]) -> None:
@@ -235,6 +239,12 @@ def test_a_policy_says_when_two_messages_are_one(world: World, mode: str, claime
     policy = Policy.model_validate(POLICY.model_dump(exclude_none=True) | {"deduplicate": mode})
     result = handle(world.flow(policy), rejected(body=b"a", message_id=b"m-1"), rejected(body=b"b", message_id=b"m-1"))
     assert (len(world.books.claims), len(result.acked)) == (claimed, moved)
+
+
+def test_a_request_of_which_nothing_is_known_is_tried_again_and_not_dropped(world: World) -> None:
+    world.books.silent.add(M1)
+    result = handle(world.flow(), rejected(message_id=b"m-1"), rejected(message_id=b"m-2"))
+    assert (result.acked, result.requeued, result.duplicates) == ([2], [1], [])
 
 
 def test_a_claim_may_be_granted_for_a_round_of_another_retry(world: World) -> None:

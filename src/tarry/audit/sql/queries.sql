@@ -15,14 +15,15 @@ select set_config('statement_timeout', '4s', false),
 --              as this one, and then this is a duplicate; or that router was cut off, and then nobody else will ever do
 --              it. So for a while after the claim, and while its row is not committed, the router asks again; then it
 --              takes over. The while is shorter for a request that is delivered again: a cut-off router leaves such.
---   apart      it names a round of a retry that is not its own: another message with copied headers, or one whose retry was
---              taken by a request without headers. The router asks again, for a retry of its own.
+--   apart      it names a round of a retry that is not its own: another message with copied headers, one whose retry was
+--              taken by a request without headers, or one that began when Postgres was away and the retry was long over.
+--              The router asks again, for a retry of its own.
 --
 -- A request that says which round failed is new if that round is the latest one. One that does not is recognised by its
 -- identity (queue, message id, content): it repeats a request that waits, or begins the next round of one that has come
 -- due. If only queue, message id and body agree it never is a duplicate, it only goes on counting: some consumers lose
--- headers. Of dead-lettered requests the broker's redelivered flag says nothing (from RabbitMQ 4 it is always set), but their
--- x-death does: the same one again is the same request, another one while the first still waits is another message.
+-- headers. Of dead-lettered requests the broker's redelivered flag says nothing (from RabbitMQ 4 it is always set), but
+-- their x-death does: the same one again is the same request, another one while the first still waits is another message.
 --
 -- A claim of our own that we are asked for again is taken up at once: the router has seen to it that it is not being moved.
 -- A statement that comes after its deadline grants nothing: the router has given up on it, and nobody would own the round.
@@ -33,7 +34,8 @@ with moment as materialized (
            set_config('synchronous_commit', 'off', true)
 ),
 request as materialized (
-    select r.*, moment.now,
+    -- Due by this clock or by that of the router that wrote it, which may be a little ahead.
+    select r.*, moment.now, moment.now + %(skew)s::interval as due_by,
            (left(r.identity::text, 18) || '-0000-000000000000')::uuid as least_identity,
            (left(r.identity::text, 18) || '-ffff-ffffffffffff')::uuid as greatest_identity
       from moment,
@@ -48,12 +50,13 @@ target as materialized (
     -- The row that each request is judged by: the one it names, or the one that it is recognised by. What has come due is
     -- preferred to what waits, since that begins a round and drops nothing. Of very many alike, a few are looked at.
     select request.id as asked,
-           coalesce(case when not request.knows_round and request.matchable then
+           coalesce(case when not request.knows_round and request.matchable
+                          and not exists (select from retry where retry.id = request.id and retry.state = 'claimed') then
                (select open.id
                   from (select live.id, live.identity = request.identity as exact, live.state, live.returned_at,
-                               live.state = 'returned' or (live.state <> 'claimed' and live.due_at <= request.now) as due,
-                               coalesce(request.by_content and live.death <> request.death and live.id <> request.id,
-                                        false) as other_death
+                               live.state = 'returned' or (live.state <> 'claimed' and live.due_at <= request.due_by) as due,
+                               request.by_content and request.death is not null and live.id <> request.id
+                               and live.death is distinct from request.death as other_death
                           from retry as live
                          where live.identity between request.least_identity and request.greatest_identity
                            and live.identity is not null
@@ -67,13 +70,16 @@ target as materialized (
 known as (
     -- Locked in one order, so that two routers with the same ids wait for each other instead of ending in a deadlock.
     select request.*, live.id as live_id, live.state, live.round as live_round, live.retry_count as live_count,
-           live.due_at, live.claimed_at, live.claimed_by, live.updated_at, live.first_failed_at, live.guessed, live.free,
+           live.due_at, live.claimed_at, live.claimed_by, live.updated_at, live.first_failed_at, live.guessed_round,
+           live.free,
            -- The id of a retry is made of identity and x-death of the request that began it, so it recognises that one too.
            case when request.death is not null then coalesce(live.death = request.death, false) or live.id = request.id
                 else request.redelivered end as again,
-           coalesce(live.identity = request.identity, request.knows_round)
-           or (not request.knows_round and live.id = request.id) as same,
-           coalesce(request.by_content and live.death <> request.death and live.id <> request.id, false) as other_death
+           coalesce(live.identity = request.identity, request.knows_round or live.id = request.id) as same,
+           request.by_content and request.death is not null and live.id <> request.id
+           and live.death is distinct from request.death as other_death,
+           -- A later retry than this one: its first request was granted from memory, by an id that was in use before.
+           coalesce(to_timestamp(request.since_ms / 1000.0) > live.first_failed_at + %(skew)s::interval, false) as later
       from request
       join target on target.asked = request.id
       join retry as live on live.id = target.id
@@ -82,25 +88,28 @@ known as (
 ),
 judged as (
     select known.*,
+           -- One row takes one request of a batch; the others ask again.
+           row_number() over (partition by live_id order by knows_round desc, id) as turn,
            case when knows_round and round > live_round                          then 'next'
-                when knows_round and not same                                    then 'apart'
+                when knows_round and (not same or later or round <= guessed_round) then 'apart'
                 when knows_round and state = 'claimed' and round = live_round    then 'same round'
-                when knows_round and guessed                                     then 'apart'
                 when knows_round                                                 then 'duplicate'
                 when not matchable                                               then 'new'
                 when state = 'claimed' and same and not other_death              then 'same round'
-                when state in ('scheduled', 'held', 'unroutable') and due_at > now
+                when state in ('scheduled', 'held', 'unroutable') and due_at > due_by
                  and same and not other_death                                    then 'duplicate'
                 when state = 'returned'
-                  or (state in ('scheduled', 'held', 'unroutable') and due_at <= now) then 'next'
+                  or (state in ('scheduled', 'held', 'unroutable') and due_at <= due_by) then 'next'
                 -- Over, in review, or another message: it gets a retry of its own.
                 else 'new' end as verdict
       from known
 ),
 decided as (
     select judged.*,
-           verdict = 'same round' and claimed_by <> %(actor)s
-           and claimed_at > now - case when again then %(moment)s::interval else %(doubt)s::interval end as too_early,
+           (verdict in ('next', 'same round') and turn > 1)
+           or (verdict = 'same round' and claimed_by is distinct from %(actor)s
+               and coalesce(claimed_at > now - case when again then %(moment)s::interval else %(doubt)s::interval end,
+                            false)) as too_early,
            -- A request without headers that is delivered again may be a new failure, or the very one whose round is over,
            -- after a crash before its acknowledgement. It goes another round and spends no attempt by it, but never two
            -- such rounds in a row: a message must neither be called exhausted too early nor be retried for ever.
@@ -122,9 +131,12 @@ moved as (
                                   else greatest(request.retry_count, request.live_count) end,
            identity        = coalesce(request.identity, live.identity),
            death           = request.death,
-           guessed         = case when request.verdict = 'same round' then request.guessed else not request.knows_round end,
+           guessed_round   = case when request.verdict = 'same round' or request.knows_round then live.guessed_round
+                                  else request.live_round + 1 end,
            free            = case when request.verdict = 'same round' then request.free else request.is_free end,
-           claimed_at      = clock_timestamp(),
+           -- A claim of our own keeps its time, or a router that waits for it would wait for ever.
+           claimed_at      = case when request.verdict = 'same round' and request.claimed_by = %(actor)s
+                                  then live.claimed_at else clock_timestamp() end,
            claimed_by      = %(actor)s,
            claim_token     = %(token)s,
            due_at          = null,
@@ -182,9 +194,10 @@ select id::text, new_id::text, round, retry_count, since_ms, 'wait'
  where not exists (select from fresh where fresh.id = newcomer.new_id);
 
 -- name: give_back
--- Claims that nothing follows from. What the claim replaced stands again, by the history; only a round that nobody knew
--- before stays claimed, until its request comes again. Whoever has taken over since, or seen it return, is right. Null
--- means any: of one router or of all, of some statements, of some retries and rounds, or older than so much.
+-- Claims that nothing follows from. What the claim replaced stands again, by the history. A first round has nothing to go
+-- back to: with `forget` its row goes, and is made again by the next claim or by a record; else it stays claimed, until its
+-- request comes again. Whoever has taken over since, or seen it return, is right. Null means any: of one router or of all,
+-- of some statements, of some retries and rounds, or older than so much.
 with given as (
     select live.id, live.round, live.claimed_at
       from retry as live
@@ -225,10 +238,38 @@ moved as (
      where live.id = before.id and live.round = before.claimed_round and live.state = 'claimed'
        and live.claimed_at = before.claimed_at
  returning live.id, before.claimed_round
+),
+forgotten as (
+    delete from retry as live
+     using given
+     where %(forget)s and live.id = given.id and live.round = given.round and live.state = 'claimed'
+       and live.claimed_at = given.claimed_at and not exists (select from before where before.id = given.id)
+ returning live.id, live.round
 )
 insert into transition (retry_id, round, state, actor, reason)
-select id, claimed_round, 'duplicate', %(actor)s, 'nothing followed from this claim: it was given back'
-  from moved;
+select id, round, 'duplicate', %(actor)s, 'nothing followed from this claim: it was given back'
+  from (select * from moved union all select * from forgotten) as given_back (id, round);
+
+-- name: close_superseded
+-- First claims so old whose request was delivered again and handled as another retry: after an outage, a change of a policy
+-- or of the version. That other one is later, of the same queue and message id, and its identity does not differ.
+with superseded as (
+    delete from retry as old
+     where old.state = 'claimed' and old.claimed_at < statement_timestamp() - %(older_than)s::interval
+       and old.message_id is not null
+       and not exists (select from transition
+                        where retry_id = old.id and state not in ('claimed', 'duplicate', 'overdue', 'recovered'))
+       and exists (select from retry as later
+                    where later.message_id = old.message_id and later.queue = old.queue and later.id <> old.id
+                      and later.updated_at > old.claimed_at
+                      and (later.identity = old.identity or old.identity is null or later.identity is null
+                           or right(old.identity::text, 18) = '-0000-000000000000'
+                           or right(later.identity::text, 18) = '-0000-000000000000'))
+ returning old.id, old.round
+)
+insert into transition (retry_id, round, state, actor, reason)
+select id, round, 'duplicate', %(actor)s, 'its request was delivered again and handled as another retry'
+  from superseded;
 
 -- name: record
 -- What became of a batch: the current rows and their history, in one statement. A row that is past `claimed` in the same
@@ -241,19 +282,20 @@ with done as (
                   %(most)b::int[], %(policies)b::text[], %(classes)b::text[], %(types)b::text[],
                   %(error_reasons)b::text[], %(fingerprints)b::text[], %(since_ms)b::bigint[], %(due_ms)b::bigint[],
                   %(delay_ms)b::bigint[], %(tiers)b::text[], %(bodies)b::bytea[], %(properties)b::bytea[],
-                  %(identities)b::uuid[], %(deaths)b::text[])
+                  %(identities)b::uuid[], %(deaths)b::text[], %(guessed)b::int[])
            as d (id, round, state, reason, queue, exchange, routing_key, message_id, retry_count, max_retries, policy,
                  error_class, error_type, error_reason, fingerprint, since_ms, due_ms, delay_ms, tier, body, properties,
-                 identity, death)
+                 identity, death, guessed_round)
 ),
 moved as (
     insert into retry as live (id, round, state, queue, exchange, routing_key, message_id, retry_count, max_retries,
                                policy, error_class, error_type, error_reason, fingerprint, first_failed_at, entered_at,
-                               due_at, expected_at, delay_ms, tier, review_reason, body, properties, identity, death)
+                               due_at, expected_at, delay_ms, tier, review_reason, body, properties, identity, death,
+                               guessed_round)
     select id, round, state, queue, exchange, routing_key, message_id, retry_count, max_retries, policy, error_class,
            error_type, error_reason, fingerprint, coalesce(to_timestamp(since_ms / 1000.0), clock_timestamp()),
            to_timestamp((due_ms - delay_ms) / 1000.0), to_timestamp(due_ms / 1000.0), to_timestamp(due_ms / 1000.0),
-           delay_ms, tier, case when state = 'in_review' then reason end, body, properties, identity, death
+           delay_ms, tier, case when state = 'in_review' then reason end, body, properties, identity, death, guessed_round
       from done
      order by id
         on conflict (id) do update
@@ -282,7 +324,7 @@ moved as (
            properties   = excluded.properties,
            identity     = coalesce(excluded.identity, live.identity),
            death        = coalesce(excluded.death, live.death),
-           guessed      = live.guessed and live.round = excluded.round,
+           guessed_round = greatest(live.guessed_round, excluded.guessed_round),
            free         = live.free and live.round = excluded.round,
            updated_at   = clock_timestamp()
      where live.round <= excluded.round
