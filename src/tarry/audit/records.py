@@ -32,8 +32,8 @@ class Claim(NamedTuple):
     """Whether an equal message that died another time is another message."""
 
     def set_apart(self) -> Claim:
-        """The same request for a retry of its own: the one that it names is another message's."""
-        return self._replace(retry_id=retry_id(self.identity or "", self.retry_id, str(self.round)), round=1)
+        """The same request for a retry of its own: the one that it names is another message's. Its rounds go on."""
+        return self._replace(retry_id=retry_id(self.identity or "", self.retry_id, str(self.round)))
 
 
 class Granted(NamedTuple):

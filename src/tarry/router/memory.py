@@ -94,7 +94,7 @@ class Memory:
                 before = self._known.get(one.retry_id)
                 guessed_round = before.guessed_round if before is not None else 0
                 takes_over = before is not None and before.round == one.round
-                if not claim.knows_round and not takes_over and one.round > 1:
+                if not claim.knows_round and not takes_over and one.round > 1 and not _again(claim, one, before):
                     guessed_round = one.round
                 known = Known(one.round, UNCONFIRMED, one.retry_count, one.since_ms, claim.identity, claim.death)
                 self._keep(one.retry_id, known._replace(guessed_round=guessed_round))
@@ -129,6 +129,15 @@ def _granted(claim: Claim, retry: str, round_: int, known: Known | None) -> Gran
 
 def _same(claim: Claim, known: Known) -> bool:
     return claim.identity is None or known.identity is None or claim.identity == known.identity
+
+
+def _again(claim: Claim, granted: Granted, before: Known | None) -> bool:
+    """Whether the request is the one before, delivered again."""
+    if before is None or claim.identity != before.identity:
+        return False
+    if claim.death is None:
+        return claim.redelivered
+    return claim.death == before.death or claim.retry_id == granted.retry_id
 
 
 def _other_death(claim: Claim, known: Known, retry: str) -> bool:

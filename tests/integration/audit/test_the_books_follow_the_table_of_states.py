@@ -89,7 +89,7 @@ class Life(RuleBasedStateMachine):
         takes_over = one.state is State.CLAIMED and failed in (None, one.round - 1)
         if not takes_over:
             one.free = failed is None and redelivered and not one.free and one.state is not None
-            if failed is None and one.state is not None:
+            if failed is None and one.state is not None and not redelivered:
                 one.guessed_round = one.round + 1
             one.count = max(0, one.count - one.free)
         one.round = failed + 1 if failed is not None else max(1, one.round + (not takes_over))

@@ -173,4 +173,4 @@ def test_unreadable_names_are_the_defaults_for_looking_only(
 def test_topology_folder_that_is_not_there_is_still_refused(tarry: Tarry, files: Path) -> None:
     (files / "tarry.toml").unlink()
     done = tarry("status")
-    assert (done.exit_code, "no such file" in done.stderr) == (2, True)
+    assert (done.exit_code, "no such file" in done.stderr) == (7, True)

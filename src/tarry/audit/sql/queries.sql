@@ -131,7 +131,9 @@ moved as (
                                   else greatest(request.retry_count, request.live_count) end,
            identity        = coalesce(request.identity, live.identity),
            death           = request.death,
-           guessed_round   = case when request.verdict = 'same round' or request.knows_round then live.guessed_round
+           -- Not if it is the request before, delivered again: then whatever else comes of it is a copy.
+           guessed_round   = case when request.verdict = 'same round' or request.knows_round
+                                    or (request.again and request.same) then live.guessed_round
                                   else request.live_round + 1 end,
            free            = case when request.verdict = 'same round' then request.free else request.is_free end,
            -- A claim of our own keeps its time, or a router that waits for it would wait for ever.

@@ -17,6 +17,7 @@ from tarry.control.review.unlisted import read_unlisted
 from tarry.control.review.work import MOST_BYTES, the_hand
 from tarry.errors import BrokerError, ConflictError
 from tarry.router.threads import in_thread
+from tarry.topology.partial import NamesOnly
 
 SLICE = 5_000
 FRESH = timedelta(seconds=5)
@@ -92,7 +93,9 @@ async def _keys_in_books(desk: Desk) -> set[Key]:
 
 async def _look(desk: Desk, books: set[Key]) -> _Seen:
     """Of what the books know only the key is kept."""
-    seen, accept = _Seen(), acceptance(desk)
+    # To look needs only names: files with a mistake in them are no obstacle.
+    accept = Acceptance(desk.names) if isinstance(desk.files, NamesOnly) else acceptance(desk)
+    seen = _Seen()
 
     def note(delivery: Delivery) -> bool:
         key = key_of(delivery)
