@@ -84,6 +84,19 @@ def test_a_claim_of_a_killed_router_is_given_back_by_the_next_pass(books: Books)
     assert books.claim(request("m", round_=1, count=1), by=books.other)[M].round == 2, "a true failure goes on"
 
 
+def test_a_claim_that_is_given_back_knows_of_a_return_that_was_recorded_first(books: Books) -> None:
+    """The record of the round before came late, through the spool: the history has it behind the return."""
+    books.see(M, 1)
+    books.schedule(M, 1, due_in_ms=-120_000)
+    assert books.state(M)[0] == "returned"
+    books.claim(request("m", round_=1, count=1))
+    books.age(M, 31)
+    with report(books.dsn) as audit:
+        assert audit.change("give_back", **_STALE) == 1
+    assert books.state(M)[:2] == ("returned", 1)
+    assert (books.balance().overdue, books.balance().returned) == (0, 1)
+
+
 def test_a_claim_that_was_given_back_too_early_is_made_again_by_its_record(books: Books) -> None:
     _returned(books)
     books.claim(request("m", round_=1, count=1))

@@ -201,7 +201,7 @@ select id::text, new_id::text, round, retry_count, since_ms, 'wait'
 -- request comes again. Whoever has taken over since, or seen it return, is right. Null means any: of one router or of all,
 -- of some statements, of some retries and rounds, or older than so much.
 with given as (
-    select live.id, live.round, live.claimed_at
+    select live.id, live.round, live.returned_round, live.claimed_at
       from retry as live
      where live.state = 'claimed'
        and (%(of)s::text is null or live.claimed_by = %(of)s)
@@ -212,9 +212,11 @@ with given as (
        and (%(older_than)s::interval is null or live.claimed_at < statement_timestamp() - %(older_than)s::interval)
 ),
 before as (
-    select given.id, given.round as claimed_round, given.claimed_at, last.state, last.round,
+    -- A record that came late, through the spool, is in the history behind the return that it led to.
+    select given.id, given.round as claimed_round, given.claimed_at, last.round,
+           case when came_back then 'returned' else last.state end as state,
            (scheduled.detail ->> 'due_ms')::bigint as due_ms, (scheduled.detail ->> 'attempt')::int as retry_count,
-           case when last.state = 'returned' then last.at end as returned_at
+           case when came_back then last.at end as returned_at
       from given
      cross join lateral (select state, round, at
                            from transition
@@ -222,6 +224,9 @@ before as (
                             and state not in ('claimed', 'duplicate', 'overdue', 'recovered')
                           order by id desc
                           limit 1) as last
+     cross join lateral (select last.state = 'returned'
+                                or (last.state in ('scheduled', 'held', 'unroutable')
+                                    and given.returned_round >= last.round)) as seen (came_back)
       left join lateral (select detail
                            from transition
                           where retry_id = given.id and round = last.round and state = 'scheduled'
