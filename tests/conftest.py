@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 
 from tarry import embedded
 from tarry.errors import NoBrokerError
@@ -79,6 +80,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "series" in metafunc.fixturenames and not own and (chosen := wanted_series()) != [None]:
         once = metafunc.definition.get_closest_marker("one_series")
         metafunc.parametrize("series", chosen[:1] if once else chosen, scope="session")
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """A command that is run in this process may set up logs on a stream that is closed after it."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture(scope="session")
