@@ -33,7 +33,7 @@ def test_eight_attempts_over_two_days_and_then_review(vhost: Vhost, database: Da
         dead = stage.seen[-1]
         assert dead.headers["review_reason"] == "exhausted: 8 of 8 retries spent"
         assert dead.body == b"Dear all"
-        (told,) = stage.actions("to review", "mail-1")
+        (told,) = wait_for(lambda: stage.actions("to review", "mail-1"), what="the line in the log")
         assert (told["exhausted"], told["queue"], told["policy"]) == (True, "email.outbound", "email")
         assert stage.metric("retries_exhausted_total") == 1
 

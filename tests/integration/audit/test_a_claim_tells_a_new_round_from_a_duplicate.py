@@ -297,7 +297,8 @@ def test_a_claim_of_a_retry_that_began_when_postgres_was_away_is_apart(books: Bo
 
 def test_a_claim_while_its_message_may_be_back_by_another_clock_is_a_new_round(books: Books) -> None:
     books.claim(request("m"))
-    books.schedule(M, 1, due_in_ms=500)
+    books.schedule(M, 1, due_in_ms=900)
+    assert books.claim(request("m", redelivered=True)) == {}, "the same request again is no new failure"
     assert books.claim(request("m"))[M].round == 2
 
 

@@ -54,7 +54,8 @@ target as materialized (
                           and not exists (select from retry where retry.id = request.id and retry.state = 'claimed') then
                (select open.id
                   from (select live.id, live.identity = request.identity as exact, live.state, live.returned_at,
-                               live.state = 'returned' or (live.state <> 'claimed' and live.due_at <= request.due_by) as due,
+                               live.state = 'returned'
+                               or (live.state <> 'claimed' and coalesce(live.due_at <= request.due_by, true)) as due,
                                request.by_content and request.death is not null and live.id <> request.id
                                and live.death is distinct from request.death as other_death
                           from retry as live
@@ -96,10 +97,11 @@ judged as (
                 when knows_round                                                 then 'duplicate'
                 when not matchable                                               then 'new'
                 when state = 'claimed' and same and not other_death              then 'same round'
-                when state in ('scheduled', 'held', 'unroutable') and due_at > due_by
-                 and same and not other_death                                    then 'duplicate'
+                when state in ('scheduled', 'held', 'unroutable') and same and not other_death
+                 -- The same request again is no new failure, whatever the clocks say.
+                 and due_at > case when again then now else due_by end           then 'duplicate'
                 when state = 'returned'
-                  or (state in ('scheduled', 'held', 'unroutable') and due_at <= due_by) then 'next'
+                  or (state in ('scheduled', 'held', 'unroutable') and coalesce(due_at <= due_by, true)) then 'next'
                 -- Over, in review, or another message: it gets a retry of its own.
                 else 'new' end as verdict
       from known
