@@ -21,7 +21,7 @@ from tarry.audit.trouble import Trouble, explained, unavailable
 from tarry.contract.outcome import Outcome
 from tarry.core.fingerprint import fingerprint
 from tarry.core.states import Note
-from tarry.errors import AuditError, AuditUnavailableError
+from tarry.errors import AuditUnavailableError
 
 T = TypeVar("T")
 
@@ -122,17 +122,13 @@ class Store:
             if self._server_ahead_ms is None:
                 await self.ping()
             deadline = self._server_now_ms() + int(_PATIENCE * 1_000)
-            self._unconfirmed[token] = deadline
             try:
                 rows = await self._rows(
                     "claim", columns(claims, CLAIM) | self._rules | {"token": token, "deadline_ms": deadline}
                 )
-            except AuditUnavailableError:
+            except (AuditUnavailableError, asyncio.CancelledError):
+                self._unconfirmed[token] = deadline
                 raise
-            except AuditError:
-                del self._unconfirmed[token]  # refused, so nothing was written
-                raise
-            del self._unconfirmed[token]
             self._learn_clock(next(row[4] for row in rows if row[0] is None))
             if not any(row[5] == "late" for row in rows):
                 return [row for row in rows if row[0] is not None]
