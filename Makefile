@@ -4,18 +4,30 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
-JOBS   ?= 3
+JOBS   ?= 5
 BROKER ?=
 ARGS   ?=
+JUNIT  ?= .tarry/tests.xml
+COVERAGE ?=
 PROOFS := $(wildcard tests/acceptance/test_audit_*.py) \
-  tests/integration/control/test_what_the_caller_was_told_is_what_a_consumer_saw.py \
-  tests/integration/control/test_a_pause_outlives_everything.py \
-  tests/integration/review/test_review_redrives_a_crowd_beside_another_consumer.py \
-  tests/integration/api/test_schemathesis_finds_nothing.py \
-  tests/integration/client/test_cut_at_every_step_nothing_is_lost.py
+  tests/acceptance/test_serve_bad_requests.py \
+  tests/integration/operations/test_cancel_races.py \
+  tests/integration/operations/test_pause_crashes.py \
+  tests/integration/operations/review/test_jobs_large_redrive.py \
+  tests/integration/web/test_openapi_schemathesis.py \
+  tests/integration/client/test_adapters_cut_connections.py
+
+# Tests start hundreds of Python processes: without byte code each of them compiles everything anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+# One test file of each kind of promise: the five systems, the pipeline, identity, the audit, an operator's commands, review.
+QUICK := tests/unit $(wildcard tests/acceptance/test_s[0-4]_*.py) tests/integration/audit tests/integration/cli \
+  tests/integration/store tests/integration/service/test_tap.py \
+  tests/integration/router/test_pipeline.py tests/integration/router/test_identity.py \
+  tests/integration/operations/test_cli_control.py tests/integration/operations/review/test_redrive.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test prove test-fast test-cuts check format lock generate chaos soak chaos-short fuzz \
+.PHONY: help demo up test test-quick test-fast prove test-cuts check format lock generate chaos soak chaos-short fuzz \
   audit-dependencies bench bench-quick bench-lock bench-router bench-client clean
 
 help: ## List the commands
@@ -32,19 +44,28 @@ demo: $(READY) ## Watch retries happen on a private broker and Postgres, with th
 up: $(READY) ## Run the service on a private broker and Postgres until interrupted
 	@BROKER=$(BROKER) $(BIN)/tarry up $(ARGS)
 
-test: $(READY) ## Run all tests, with coverage (BROKER=all for both series)
-	@BROKER=$(BROKER) $(PYTEST) -n $(JOBS) --dist loadscope --cov --cov-report=term $(ARGS)
+EXAMPLES := .tarry/examples-venv
+
+$(EXAMPLES)/.ready: examples/requirements.lock .ci/examples $(READY)
+	@sh .ci/examples $(EXAMPLES)
+
+test: $(READY) $(EXAMPLES)/.ready ## Run all tests but the long chaos runs (BROKER=all for both series, COVERAGE=1 measures it)
+	@BROKER=$(BROKER) EXAMPLES_PYTHON=$(CURDIR)/$(EXAMPLES)/bin/python $(PYTEST) -m "not chaos" -n $(JOBS) --dist loadscope \
+	  --junitxml=$(JUNIT) $(if $(COVERAGE),--cov --cov-report=) $(ARGS)
+
+test-quick: $(READY) ## Under two minutes, for the edit loop: unit tests and one file of each kind, on one broker
+	@BROKER=$(BROKER) $(PYTEST) -m "not chaos" -n $(JOBS) --dist loadscope $(QUICK) $(ARGS)
 
 test-fast: $(READY) ## Run the unit tests only: no broker, no Postgres
 	@$(PYTEST) tests/unit -n $(JOBS) $(ARGS)
 
 prove: $(READY) ## Run the proofs at their full size, on one series; half an hour each
 	@BROKER=$(BROKER) TARRY_AUDIT_CROWD=20000 TARRY_AUDIT_AWAY=30 TARRY_AUDIT_RATE=1000 TARRY_AUDIT_LOST=5000 TARRY_AUDIT_LATE_MS=4000 \
-	  TARRY_HAMMER=1000 TARRY_PAUSED=5000 TARRY_REVIEW_CROWD=50000 TARRY_SCHEMATHESIS=200 CLIENT_CUTS=500 \
+	  TARRY_HAMMER=1000 TARRY_PAUSED=5000 TARRY_REVIEW_CROWD=50000 TARRY_SCHEMATHESIS=200 TARRY_BAD_REQUESTS=10000 CLIENT_CUTS=500 \
 	  $(PYTEST) -n 0 -s -v $(or $(ARGS),$(PROOFS))
 
 test-cuts: $(READY) ## Cut each client's connection 500 times at every step of a failure, and count
-	@BROKER=$(BROKER) CLIENT_CUTS=500 $(PYTEST) tests/integration/client/test_cut_at_every_step_nothing_is_lost.py $(ARGS)
+	@BROKER=$(BROKER) CLIENT_CUTS=500 $(PYTEST) tests/integration/client/test_adapters_cut_connections.py $(ARGS)
 
 check: $(READY) ## Lint, types, import layers, that generated files are fresh, known vulnerabilities
 	@$(BIN)/ruff format --check .
@@ -75,8 +96,9 @@ soak: $(READY) ## An hour at 500 messages a second with a fault each minute; not
 	@mkdir -p .tarry
 	@$(BIN)/python -m tests.chaos.soak --json .tarry/soak.json $(if $(ARGS),$(ARGS),--page docs/reliability.md)
 
-chaos-short: $(READY) ## Only the short forms of every fault, of the cluster's and of the soak, which `make test` has too
-	@BROKER=$(BROKER) $(PYTEST) -n 0 -v tests/chaos $(ARGS)
+chaos-short: JUNIT = .tarry/chaos-short.xml
+chaos-short: $(READY) ## The short form of every fault, of the cluster's and of the soak (BROKER=all for both series)
+	@BROKER=$(BROKER) $(PYTEST) -m chaos -n 0 --junitxml=$(JUNIT) -v $(ARGS)
 
 fuzz: $(READY) ## Throw a million broken requests at the decoder, on all cores (ARGS='--cases N --seed S --replay FILE')
 	@$(BIN)/python -m tests.hostile.fuzz $(ARGS)

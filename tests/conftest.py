@@ -1,26 +1,35 @@
 """Fixtures for tests against a real broker and a real PostgreSQL. Nothing starts until a test asks for it.
 
-`broker` the run's broker · `vhost` a fresh vhost on it · `database` a fresh, migrated database · `proxy` a TCP proxy
-that can misbehave · `private_broker`, `private_postgres`, `cluster` services of the test's own, to kill and restart.
-BROKER=3.10|4.3|all|any says which brokers every test of a broker runs on; those marked `one_series` take the first.
+`broker` the run's broker · `vhost` a new vhost on it · `database` a new, migrated database · `installation` tarry on
+both · `start` starts routers of it · `store` the stores of two routers · `proxy` a TCP proxy that can cut and delay ·
+`private_broker`, `private_postgres`, `cluster` services of the test's own, to kill and restart.
+BROKER=3.10|4.3|all|any selects the brokers that tests run on; those marked `one_series` run on the first.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 import structlog
 
 from tarry import embedded
 from tarry.errors import NoBrokerError
-from tests.harness.proxy import Proxy
-from tests.harness.scheduling import Scheduling
-from tests.harness.services import MissingBrokerError, RemoteServices, RunServices, ServiceDesk, Services
-from tests.harness.spaces import (
+from tests.support import memory_disk
+from tests.support.audit_store import AuditStore
+from tests.support.installation import Installation
+from tests.support.proxy import Proxy
+from tests.support.router import Router, routers
+from tests.support.scheduling import Scheduling
+from tests.support.services import MissingBrokerError, RemoteServices, RunServices, Services, ServiceServer
+from tests.support.spaces import (
     Database,
     SharedBroker,
     Vhost,
@@ -30,18 +39,31 @@ from tests.harness.spaces import (
     make_database,
     make_vhost,
 )
-from tests.harness.wanted import missing, wanted_series
+from tests.support.wanted import missing, wanted_series
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+# No deadline: on a busy machine an example may take long.
+hypothesis.settings.register_profile("tarry", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("tarry")
+
 run_services = pytest.StashKey[RunServices]()
-service_desk = pytest.StashKey[ServiceDesk]()
+service_server = pytest.StashKey[ServiceServer]()
+in_memory = pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        config.stash[run_services] = RunServices()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts background jobs like this, and processes that tests interrupt would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(config, "workerinput"):
+        return
+    config.stash[run_services] = RunServices()
+    if made := memory_disk.folder():
+        config.stash[in_memory] = made
+        os.environ |= memory_disk.settings(made)
+        tempfile.tempdir = None  # read again from the environment
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -53,16 +75,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Schedulin
 def pytest_configure_node(node: object) -> None:
     """Called by pytest-xdist for each worker, in the controlling process."""
     config: pytest.Config = node.config  # type: ignore[attr-defined]
-    if service_desk not in config.stash:
-        config.stash[service_desk] = ServiceDesk(config.stash[run_services])
-    node.workerinput["service_desk"] = config.stash[service_desk].address  # type: ignore[attr-defined]
+    if service_server not in config.stash:
+        config.stash[service_server] = ServiceServer(config.stash[run_services])
+    node.workerinput["service_server"] = config.stash[service_server].address  # type: ignore[attr-defined]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if desk := config.stash.get(service_desk, None):
-        desk.close()
+    if server := config.stash.get(service_server, None):
+        server.close()
     if services := config.stash.get(run_services, None):
         services.close()
+    if made := config.stash.get(in_memory, None):
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def pytest_report_header() -> str:
@@ -84,7 +108,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def logs_as_before() -> Iterator[None]:
-    """A command that is run in this process may set up logs on a stream that is closed after it."""
+    """A command run in this process may configure logging on a stream that is closed afterwards."""
     before = structlog.get_config()
     yield
     structlog.configure(**before)
@@ -101,7 +125,7 @@ def services(pytestconfig: pytest.Config) -> Iterator[Services]:
     if own := pytestconfig.stash.get(run_services, None):
         yield own
         return
-    with contextlib.closing(RemoteServices(pytestconfig.workerinput["service_desk"])) as remote:  # type: ignore[attr-defined]
+    with contextlib.closing(RemoteServices(pytestconfig.workerinput["service_server"])) as remote:  # type: ignore[attr-defined]
         yield remote
 
 
@@ -130,8 +154,29 @@ def database(services: Services) -> Iterator[Database]:
 
 
 @pytest.fixture
+def installation(vhost: Vhost, database: Database, tmp_path: Path) -> Iterator[Installation]:
+    """On a vhost and a database of its own, with the topology applied."""
+    folder = tmp_path / "topology"
+    with contextlib.closing(Installation(vhost.amqp_url, vhost.management_url, database.dsn, folder)) as made:
+        yield made.apply()
+
+
+@pytest.fixture
+def start(installation: Installation) -> Iterator[Callable[..., Router]]:
+    """Starts a router of the installation; its arguments are settings."""
+    with routers(installation) as starter:
+        yield starter
+
+
+@pytest.fixture
+def store(database: Database) -> Iterator[AuditStore]:
+    with contextlib.closing(AuditStore(database.dsn)) as made:
+        yield made
+
+
+@pytest.fixture
 def proxy() -> Iterator[Callable[[str | tuple[str, int]], Proxy]]:
-    """Call it with a URL, a DSN or (host, port); the proxy's own address is `.port`."""
+    """Call it with a URL, a DSN or (host, port); the proxy listens on `.port`."""
     with contextlib.ExitStack() as stack:
 
         def start(target: str | tuple[str, int]) -> Proxy:

@@ -1,4 +1,4 @@
-"""What the books cost: the router with and without them, taking turns; bytes for each retry; rows a second.
+"""What the audit costs: the router with and without it, taking turns; bytes for each retry; rows a second.
 
 python -m benchmarks.audit [--quick] [--broker SERIES]
 """
@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from benchmarks.audit.books import Cost, cost
+from benchmarks.audit.storage import Cost, cost
 from benchmarks.router.load import fill
 from benchmarks.router.own import Serving
 from benchmarks.router.stage import Space, stage
@@ -32,7 +32,7 @@ SHARE = 0.5
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.audit", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round, fewer messages")
-    parser.add_argument("--broker", metavar="SERIES", help="3.10 or 4.3; default: whichever is at hand")
+    parser.add_argument("--broker", metavar="SERIES", help="3.10 or 4.3; default: any that is available")
     arguments = parser.parse_args()
     rounds, count = (1, 10_000) if arguments.quick else (3, 30_000)
     rates: dict[str, list[float]] = {"audited": [], "unaudited": []}
@@ -55,7 +55,7 @@ def result(version: str, rates: dict[str, list[float]], shares: list[float], fou
         "rates_per_s": rates,
         "share": [round(share, 2) for share in shares],
         "kept": statistics.median(shares) >= SHARE,
-        "books": found.report(),
+        "storage": found.report(),
     }
 
 

@@ -1,4 +1,4 @@
-"""The service without its books: every claim is granted, nothing is written. For measuring what the books cost.
+"""The service without its store: every claim is granted, nothing is written. For measuring what the audit costs.
 
 python -m benchmarks.audit.unaudited, with the settings of the service in the environment
 """
@@ -6,16 +6,17 @@ python -m benchmarks.audit.unaudited, with the settings of the service in the en
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
-from tarry.audit.records import Claim, Claimed, Granted, Record, Return
-from tarry.audit.store import Store
 from tarry.cli import serve
 from tarry.core.states import Note
 from tarry.settings import load_settings
+from tarry.store.claims import Store
+from tarry.store.rows import Claim, Claimed, Granted, Record, RecordedReturn, Return
 
 
-class NoBooks(Store):
-    """Says yes, and forgets."""
+class NoStore(Store):
+    """Grants every claim and stores nothing."""
 
     async def open(self) -> None:
         """Nothing to open."""
@@ -30,13 +31,18 @@ class NoBooks(Store):
     async def note(self, notes: Sequence[tuple[str, int]], note: Note, reason: str) -> None:
         """Not written."""
 
-    async def returned(self, returns: Sequence[Return]) -> None:
-        """Not written."""
+    async def returned(self, returns: Sequence[Return]) -> list[RecordedReturn]:
+        """Not written, and counted as if it were."""
+        return [RecordedReturn(one, comes_due=True, by_person=False) for one in returns]
+
+    async def not_requeued(self, lately: timedelta) -> set[tuple[str, int]]:
+        del lately
+        return set()
 
     async def ping(self) -> None:
         """Always there."""
 
 
 if __name__ == "__main__":
-    setattr(serve, "Store", NoBooks)  # noqa: B010 - the one thing that differs, and no export of that module
+    setattr(serve, "Store", NoStore)  # noqa: B010 - the one thing that differs, and no export of that module
     serve.serve(load_settings())

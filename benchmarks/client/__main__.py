@@ -20,8 +20,8 @@ import pika
 
 from benchmarks.client.consumers import CONSUMERS
 from benchmarks.router.stage import Space, stage
-from tarry.contract.encoding import table
-from tarry.contract.properties import Properties
+from tarry.amqp.field_tables import table
+from tarry.amqp.properties import Properties
 
 OVERHEAD = 0.10
 QUEUE = "bench.client"

@@ -1,4 +1,4 @@
-"""RabbitMQ 4.3's own delayed retry: a quorum queue that holds what its consumer rejects."""
+"""RabbitMQ 4.3's own delayed retry: a quorum queue that keeps what its consumer rejects."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Marks:
             return 0
 
     def read(self, kind: str) -> list[tuple[float, float]]:
-        """Oldest first, whoever wrote them."""
+        """Oldest first, of all writers."""
         try:
             found = (self.folder / kind).read_bytes()
         except FileNotFoundError:

@@ -18,7 +18,7 @@ from tarry.contract.headers import DUE
 from tarry.embedded import ports
 
 NOBODY = "postgresql://nobody@127.0.0.1:1/nowhere"
-"""No Postgres listens there: the books go to the spool."""
+"""No Postgres listens there: records go to the spool."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Tarry:
         return space.environment | away | {"HTTP_PORT": str(self._ports[str(space.folder)][place])}
 
     def metric(self, space: Space, name: str, label: str = "") -> float:
-        """Over all routers and all labels that hold this text; 0 while they do not answer."""
+        """Over all routers and all labels that contain this text; 0 while they do not answer."""
         return sum(_metric(port, name, label) for port in self._ports[str(space.folder)])
 
 
@@ -87,22 +87,22 @@ def scheduled(one: Running) -> float:
 
 
 def recorded(one: Running) -> float:
-    """Returns that are in the books."""
+    """Returns that are in the store."""
     return _of(one).metric(one.space, "retries_executed_total", "returned")
 
 
 def first_claim(one: Running) -> float:
-    """When the first request was taken up, by the books."""
-    with psycopg.connect(one.space.dsn) as books:
-        row = books.execute("select extract(epoch from min(at)) from transition").fetchone()
+    """When the first request was claimed, as the store has it."""
+    with psycopg.connect(one.space.dsn) as connection:
+        row = connection.execute("select extract(epoch from min(at)) from transition").fetchone()
     return float(row[0]) if row and row[0] else one.started_at
 
 
 def scheduled_moments(one: Running) -> list[float]:
     """When each was recorded as scheduled, which is after the broker's confirm; oldest first."""
-    with psycopg.connect(one.space.dsn) as books:
+    with psycopg.connect(one.space.dsn) as connection:
         question = "select extract(epoch from at)::float8 from transition where state = 'scheduled' order by at"
-        return [float(at) for (at,) in books.execute(question)]
+        return [float(at) for (at,) in connection.execute(question)]
 
 
 def _of(one: Running) -> Tarry:

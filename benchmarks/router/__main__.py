@@ -90,7 +90,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.router", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="under a minute: one round, fewer messages, no memory")
-    parser.add_argument("--broker", metavar="SERIES", help="3.10 or 4.3; default: whichever is at hand")
+    parser.add_argument("--broker", metavar="SERIES", help="3.10 or 4.3; default: any that is available")
     parser.add_argument("--json", metavar="FILE", help="write the result there instead of printing it")
     return parser.parse_args()
 

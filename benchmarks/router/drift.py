@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from benchmarks.router.load import paced
 from benchmarks.router.own import serving
 from benchmarks.router.stage import ORIGIN, Space
-from tarry.broker.consumer import Consumer
-from tarry.broker.publisher import Publisher
+from tarry.amqp.consumer import Consumer
+from tarry.amqp.field_tables import pick
+from tarry.amqp.publisher import Publisher
 from tarry.contract import headers as h
-from tarry.contract.fields import pick
 
 PATIENCE = 60.0
 _DUE = h.DUE.encode()

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import AsyncIterator
 
 from benchmarks.router.stage import ORIGIN, Space
-from tarry.broker.publisher import Message, Outcome, Publisher
-from tarry.contract.fields import entry
-from tarry.contract.properties import PERSISTENT, Properties
+from tarry.amqp.field_tables import entry
+from tarry.amqp.properties import PERSISTENT, Properties
+from tarry.amqp.publisher import Message, Publisher, PublishOutcome
 
 BODY = bytes(range(256)) * 2
 _numbers = itertools.count()
@@ -43,7 +43,7 @@ async def fill(space: Space, count: int) -> None:
 
 async def send(publisher: Publisher, count: int) -> None:
     outcomes = await publisher.publish([request() for _ in range(count)])
-    if set(outcomes) - {Outcome.CONFIRMED}:
+    if set(outcomes) - {PublishOutcome.CONFIRMED}:
         raise RuntimeError(f"the broker did not take every request: {set(outcomes)}")
 
 

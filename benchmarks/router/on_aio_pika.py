@@ -16,13 +16,13 @@ import aio_pika
 import uvloop
 from aio_pika.abc import AbstractExchange, AbstractIncomingMessage
 
-from tarry.audit.records import Claim, Granted, Record
-from tarry.audit.store import Store
 from tarry.contract.identity import retry_id
 from tarry.core.decide import Failure, Schedule, decide
 from tarry.core.names import Destination, id_key
 from tarry.core.states import State
 from tarry.settings import load_settings
+from tarry.store.claims import Store
+from tarry.store.rows import Claim, Granted, Record
 
 BATCH, IN_FLIGHT, LINGER = 500, 4, 0.004
 

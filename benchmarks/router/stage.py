@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import tempfile
@@ -13,9 +14,9 @@ import pika
 import psycopg
 
 from tarry import embedded
-from tarry.audit.migrate import migrate
-from tarry.broker.address import Address
+from tarry.amqp.url import Address
 from tarry.embedded import management
+from tarry.store.database import migrate
 from tarry.topology.apply import apply
 from tarry.topology.load import load
 from tarry.topology.model import Topology
@@ -57,7 +58,7 @@ class Stage:
         """Where it runs on this machine."""
         return [self.broker.pid] if self.broker.pid else []
 
-    def broker_holds_mib(self) -> float:
+    def broker_memory_mib(self) -> float:
         """What its node has in use. What the system has lent it says less: it is not given back at once."""
         api = self.broker.management_url
         node = management.request(api, "overview", timeout=30)["node"]
@@ -98,7 +99,7 @@ class Stage:
             connection.channel().queue_declare(ORIGIN, durable=True, arguments={"x-queue-type": "quorum"})
         dsn = self.postgres.dsn(name)
         if not bare:
-            migrate(dsn)
+            asyncio.run(migrate(dsn))
         return Space(address, dsn, folder, topology)
 
 

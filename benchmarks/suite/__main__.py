@@ -37,7 +37,7 @@ SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "drain": drain.run,
     "routers": ways.run_routers,
     "bodies": ways.run_bodies,
-    "books": ways.run_books,
+    "audit": ways.run_audit,
     "dashboard": ways.run_dashboard,
     "cluster": cluster.run,
     "backlog": backlog.run,

@@ -56,7 +56,7 @@ def drain(found: Samples, names: dict[str, str]) -> Grid:
         before = each
     text = (
         "A tier full of messages that expire in the same moment, with the way home cut short: *deliver* has only the "
-        "exchange that finds the queue, *tap* adds the copy for the books, *relay* the relay queue and the held gate, "
+        "exchange that finds the queue, *tap* adds the copy for the audit, *relay* the relay queue and the held gate, "
         "*whole way* the cancelled gate and the ladder's exchanges; at last the service reads the tap and writes."
     )
     columns = (
@@ -92,7 +92,7 @@ def backlog(found: Samples) -> Grid:
     measures = ("per_s", "start_s", "p50 at 200/s", "p99 at 200/s", "p50 at 1000/s", "p99 at 1000/s", "broker_mib")
     rows = [[one, *(told(found.spread("backlog", one, it)) for it in measures)] for one in found.subjects("backlog")]
     text = (
-        "So many wait in one tier and in the books; then a full request queue is scheduled into that same tier, and "
+        "So many wait in one tier and in the store; then a full request queue is scheduled into that same tier, and "
         "retries of 2 to 4 s go by the ladder. Start-up is from the start of the process to its first scheduled retry."
     )
     columns = (
@@ -117,7 +117,7 @@ def ways(found: Samples) -> Iterator[Grid]:
     text = (
         "End to end. Off: claims are granted, nothing is written. On the spool: no Postgres, the broker keeps records."
     )
-    yield _way(found, "books", "The audit on, off and on the spool", text, each)
+    yield _way(found, "audit", "The audit on, off and on the spool", text, each)
     text = "What `tarry status` asks, twice a second, while the load runs."
     answers = {"answer p50 ms": "answer_p50_ms", "answer max ms": "answer_max_ms"}
     yield _way(found, "dashboard", "Somebody looks on", text, each | answers)

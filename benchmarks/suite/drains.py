@@ -20,10 +20,10 @@ from benchmarks.contenders.running import BrokenError, Running
 from benchmarks.contenders.tarry import Tarry
 from benchmarks.router.stage import ORIGIN, Space, Stage
 from benchmarks.suite.bench import LONG_S
-from benchmarks.suite.planned import BATCH, Planner, publish_all, write_books
+from benchmarks.suite.planned import BATCH, Planner, publish_all, write_store
 from benchmarks.suite.processes import cpu_seconds
 from benchmarks.suite.samples import percentile
-from tarry.broker.publisher import Publisher
+from tarry.amqp.publisher import Publisher
 from tarry.core.names import Destination
 
 PATIENCE = 60.0
@@ -129,7 +129,7 @@ async def _fill(space: Space, way: Way, count: int) -> float:
     planner = Planner(space)
     plans = [planner.plan() for _ in range(count)]
     if way.serving:
-        await write_books(space, planner, plans)
+        await write_store(space, planner, plans)
     messages = [planner.message(plan) for plan in plans]
     publisher = await Publisher.open(space.address, "benchmark: tier")
     due = time.time() + 2 + count / FILLED_PER_S

@@ -8,15 +8,16 @@ from collections.abc import Sequence
 
 from benchmarks.router.load import HEADERS
 from benchmarks.router.stage import ORIGIN, Space
-from tarry.audit.records import Record
-from tarry.audit.store import Store
-from tarry.broker.publisher import Message, Outcome, Publisher
-from tarry.contract.message import Acceptance, Delivery
-from tarry.contract.properties import PERSISTENT, Properties
-from tarry.contract.request import Request, parse
+from tarry.amqp.delivery import Delivery
+from tarry.amqp.properties import PERSISTENT, Properties
+from tarry.amqp.publisher import Message, Publisher, PublishOutcome
+from tarry.contract.message import Acceptance, Request
+from tarry.contract.request import parse
 from tarry.core.decide import decide
-from tarry.router.flow import FRAME_MAX
-from tarry.router.plans import Plan, claim_of, message_of, record_of
+from tarry.router.pipeline import FRAME_MAX
+from tarry.router.plan import RoutePlan, claim_of, message_of, record_of
+from tarry.store.claims import Store
+from tarry.store.rows import Record
 
 BODY = bytes(range(256)) * 2
 BATCH = 1_000
@@ -30,22 +31,22 @@ class Planner:
         self.names = space.topology.broker_names
         self._accept = Acceptance(self.names, self.topology.destinations, self.topology.failures)
 
-    def plan(self) -> Plan:
+    def plan(self) -> RoutePlan:
         message_id = uuid.uuid4().hex.encode()
         properties = Properties(headers=HEADERS, delivery_mode=PERSISTENT, message_id=message_id)
         request = parse(Delivery(BODY, properties, self.names.intake, ORIGIN), self._accept, lambda: str(uuid.uuid4()))
         assert isinstance(request, Request)
         now = time.time_ns() // 1_000_000
-        return Plan(request, 1, decide(request.failure, self.topology.rules, now, 0.5), now)
+        return RoutePlan(request, 1, decide(request.failure, self.topology.rules, now, 0.5), now)
 
-    def message(self, plan: Plan) -> Message:
+    def message(self, plan: RoutePlan) -> Message:
         return message_of(plan, self.names, FRAME_MAX)[1]
 
-    def record(self, plan: Plan, message: Message) -> Record:
+    def record(self, plan: RoutePlan, message: Message) -> Record:
         return record_of(plan, message, self.names, self.topology.rules.ladder)
 
 
-async def write_books(space: Space, planner: Planner, plans: Sequence[Plan]) -> None:
+async def write_store(space: Space, planner: Planner, plans: Sequence[RoutePlan]) -> None:
     """So that the tap finds each of them."""
     store = Store(space.dsn, "benchmark")
     await store.open()
@@ -58,5 +59,5 @@ async def write_books(space: Space, planner: Planner, plans: Sequence[Plan]) -> 
 
 async def publish_all(publisher: Publisher, messages: Sequence[Message]) -> None:
     outcomes = await publisher.publish(messages)
-    if set(outcomes) - {Outcome.CONFIRMED}:
+    if set(outcomes) - {PublishOutcome.CONFIRMED}:
         raise RuntimeError(f"the broker did not take every message: {set(outcomes)}")

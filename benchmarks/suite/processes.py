@@ -47,7 +47,7 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields after the name, which may hold blanks and parentheses."""
+    """The fields after the name, which may contain blanks and parentheses."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -11,7 +11,7 @@ TARRY = "tarry"
 END_TO_END, SCHEDULING, DRIFT, DRAIN, BACKLOG = "end to end", "scheduling", "drift", "drain", "backlog"
 CEILING = "confirmed publishing"
 THREE_TIMES = ("celery-native", "taskiq", "aio-pika", "polling-usual")
-"""Whatever schedules through RabbitMQ in Python with delays that the broker holds; and the usual poller."""
+"""Whatever schedules through RabbitMQ in Python with delays kept by the broker; and the usual poller."""
 
 NOT_BEHIND = "polling-tuned"
 

@@ -39,7 +39,7 @@ def _scheduling(found: Samples) -> str:
         told = f": {own} µs of it in the router, {broker} in RabbitMQ, {postgres} in Postgres for each request"
     return (
         f"all cores are busy, and it is processor time that counts{told}. Raw publishing has the cores for itself and "
-        "the broker, reads no request, keeps no books and carries no header but an id. The router's own part is spread "
+        "the broker, reads no request, keeps no audit and carries no header but an id. The router's own part is spread "
         "over reading, deciding, encoding and recording, with no step that stands out in a profile."
     )
 
@@ -48,7 +48,7 @@ def _drain(found: Samples) -> str:
     unread = found.ratio(DRAIN, ("whole way", "per_s"), ("bare tier", "per_s"))
     told = f" With the tap unread it is {figure(unread.median)}." if unread else ""
     return (
-        "reading the tap and writing the books takes its share of the cores that bring messages home, although it "
+        "reading the tap and writing the store takes its share of the cores that bring messages home, although it "
         f"stands back in a burst; what each step adds is in the table of what is due at once.{told}"
     )
 

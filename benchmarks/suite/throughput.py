@@ -18,7 +18,7 @@ PATIENCE = 45.0
 """Seconds without any progress after which a contender is given up."""
 
 RARELY = 0.5
-"""Seconds between looks where the books know each moment: the others are watched through files, tarry through its
+"""Seconds between readings where the store has each moment: the others are watched through files, tarry through its
 metrics page, which is work for the very process that is measured."""
 
 UNRECORDED = ("audit off", "audit on the spool")
@@ -51,17 +51,17 @@ class Cost:
 def scheduling(on: Stage, contender: Contender, job: Job, count: int) -> dict[str, float]:
     """Requests moved and durable per second, out of a full queue; nothing comes back meanwhile.
 
-    And what the broker then holds more than before, with all of them waiting.
+    And how much more memory the broker uses while all of them wait.
     """
     with running(on, contender, job) as one:
-        empty_mib = on.broker_holds_mib()
+        empty_mib = on.broker_memory_mib()
         one.fill(count)
         one.start()
         _taken_up(one, PATIENCE)
         before = Cost.of(on, one)
         per_s = scheduling_rate(one, count)
         cost = Cost.of(on, one).per_hundred_thousand(before, count)
-        held_mib = (on.broker_holds_mib() - empty_mib) * HUNDRED_THOUSAND / count
+        held_mib = (on.broker_memory_mib() - empty_mib) * HUNDRED_THOUSAND / count
     return {"per_s": per_s, "held_mib": held_mib, **cost}
 
 
@@ -109,7 +109,7 @@ def _first_and_last(one: Running, count: int, taken_up: float) -> tuple[float, f
 
 
 def _last_recorded(one: Running, count: int, patience: float) -> float:
-    """Whoever keeps tarry's books has to keep all of them; the others write with the publish, or nothing."""
+    """A contender that writes tarry's store must write every row; the others write with the publish, or nothing."""
     if not one.contender.furnished:
         return 0.0
     one.wait(lambda: one.marks.count(RECORDED), count, patience)
@@ -119,7 +119,7 @@ def _last_recorded(one: Running, count: int, patience: float) -> float:
 def _taken_up(one: Running, patience: float) -> float:
     """When the first was seen to be scheduled: costs count from here, so that nobody pays for starting.
 
-    Ways to run tarry are compared by this moment too, as not all of them keep books.
+    Ways to run tarry are compared by this moment too, as not all of them keep an audit.
     """
     count = (lambda: tarry.scheduled(one)) if isinstance(one.contender, Tarry) else one.scheduled
     return one.wait(count, 1, patience)[-1][0]

@@ -7,8 +7,7 @@ import os
 from faststream import AckPolicy, BaseMiddleware, FastStream
 from faststream.rabbit import QueueType, RabbitBroker, RabbitMessage, RabbitQueue
 
-from tarry.client.aio_pika import Retries
-from tarry.client.aio_pika_delivery import attempt_of
+from tarry.client.aio_pika import Retries, attempt_of
 
 QUEUE = "orders"
 retries: Retries

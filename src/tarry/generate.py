@@ -1,4 +1,4 @@
-"""Files of the repository that are made from the code: `make generate` writes them, `make check` proves them fresh."""
+"""Writes the generated files of the repository: `make generate` writes them, `make check` fails if one is stale."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from tarry.router.reference import metrics_markdown
+from tarry.service.reference import metrics_markdown
 from tarry.settings.reference import settings_markdown
 from tarry.topology.definitions import definitions_text
 from tarry.topology.load import load
@@ -22,7 +22,7 @@ CONTRACT = ROOT / "src" / "tarry" / "contract"
 
 
 def files() -> Iterator[tuple[Path, Callable[[], str]]]:
-    """Every generated file, with what makes its text."""
+    """Every generated file, with the function that makes its text."""
     topology = load(ROOT / "topology")
     yield ROOT / "definitions.json", lambda: definitions_text(topology)
     yield ROOT / "topology" / "schema.json", schema_text
@@ -45,7 +45,7 @@ def command_reference() -> str:
 
 
 def contract_code(name: str) -> str:
-    """One of the files that protoc makes of the contract."""
+    """One of the files that protoc generates from the contract."""
     from grpc_tools import protoc  # noqa: PLC0415 - a tool of developers, not of the service
 
     with tempfile.TemporaryDirectory() as folder:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.acceptance.serving import Stage, assert_within, serving
-from tests.harness.spaces import Database, Vhost
+from tests.acceptance.shipped import REVIEW, ShippedService, assert_within, serving
+from tests.support.spaces import Database, Vhost
 
 SCALE = 0.001
 """A second becomes a millisecond."""
@@ -19,27 +19,41 @@ DELAYS = {
 
 
 def test_the_more_urgent_the_sooner_and_the_more_often(vhost: Vhost, database: Database, tmp_path: Path) -> None:
-    with serving(vhost, database, tmp_path, scale=SCALE, granularity="1ms") as stage:
-        stage.queue(QUEUE)
+    with serving(vhost, database, tmp_path, scale=SCALE, granularity="1ms") as service:
+        service.queue(QUEUE)
 
-        stage.request(b"", original_queue=QUEUE, priority="critical", error_type="DeviceInactiveError")
-        assert stage.reviewed().headers["review_reason"] == "the error is final: it is not worth a retry"
-        assert stage.depth(QUEUE) == 0
+        service.request(b"", original_queue=QUEUE, priority="critical", error_type="DeviceInactiveError")
+        assert service.reviewed().headers["review_reason"] == "the error is final: it is not worth a retry"
+        assert service.depth(QUEUE) == 0
 
+        for priority in DELAYS:
+            ask(service, priority)
+        reasons = reject_until_all_are_reviewed(service)
         for priority, delays in DELAYS.items():
-            follow(stage, priority)
-            found, most = stage.delays(f"push-{priority}"), len(delays)
+            most = len(delays)
+            found = service.delays(f"push-{priority}", most)
             assert_within(found, delays, [int(delay * 0.3) for delay in delays])
             assert found != delays, "no jitter was drawn"
-            assert stage.seen[-1].headers["review_reason"] == f"exhausted: {most} of {most} retries spent"
-            policies = {one["policy"] for one in stage.actions("scheduled", f"push-{priority}")}
+            assert reasons[f"push-{priority}"] == f"exhausted: {most} of {most} retries spent"
+            policies = {one["policy"] for one in service.actions("scheduled", f"push-{priority}")}
             assert policies == {f"notify-{priority}"}
 
 
-def follow(stage: Stage, priority: str) -> None:
+def ask(service: ShippedService, priority: str) -> None:
     """The first failure says the priority; after that a bare reject is enough."""
-    message_id = f"push-{priority}"
-    stage.request(b"push", message_id=message_id, original_queue=QUEUE, error_type="SendError", priority=priority)
-    first = stage.arrival(QUEUE)
-    first.assert_on_time()
-    stage.follow(QUEUE, first)
+    about = {"original_queue": QUEUE, "error_type": "SendError", "priority": priority}
+    service.request(b"push", message_id=f"push-{priority}", **about)
+
+
+def reject_until_all_are_reviewed(service: ShippedService) -> dict[str, str]:
+    """Why each is in review, by its id. None may come early or late on its way there."""
+    reasons: dict[str, str] = {}
+    while len(reasons) < len(DELAYS):
+        arrival = service.arrival(QUEUE, REVIEW)
+        if "review_reason" in arrival.headers:
+            service.ack(arrival)
+            reasons[str(arrival.properties.message_id)] = arrival.headers["review_reason"]
+        else:
+            arrival.assert_on_time()
+            service.reject(arrival)
+    return reasons

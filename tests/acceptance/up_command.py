@@ -6,19 +6,18 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.harness.waiting import wait_for
-from tests.harness.wanted import missing
+from tests.support.cli import TARRY
+from tests.support.spaces import Vhost
+from tests.support.waiting import wait_for
+from tests.support.wanted import missing
 
-TARRY = [sys.executable, "-m", "tarry"]
 ADDRESSES = ("RABBITMQ_URL", "RABBITMQ_MANAGEMENT_URL", "DATABASE_URL", "BROKER")
-READY = "Ctrl-C ends it all"
+READY = "Ctrl-C stops everything"
 
 
 def plain_environment() -> dict[str, str]:
@@ -26,29 +25,32 @@ def plain_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ADDRESSES}
 
 
+def objects_on(vhost: Vhost) -> list[str]:
+    """Every queue, policy and exchange that is not the broker's own."""
+    queues, policies = vhost.api("queues/{vhost}"), vhost.api("policies/{vhost}")
+    exchanges = [one for one in vhost.api("exchanges/{vhost}") if one["name"] and not one["name"].startswith("amq.")]
+    return [one["name"] for one in [*queues, *policies, *exchanges]]
+
+
 class Running:
-    """A process, and when it said what."""
+    """A process, and what it said."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
         self.process = subprocess.Popen(
             command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        self.said: list[tuple[float, str]] = []
+        self.said: list[str] = []
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.said.append((time.monotonic(), line.rstrip()))
+            self.said.append(line.rstrip())
 
     @property
     def text(self) -> str:
-        return "\n".join(line for _, line in self.said)
-
-    @property
-    def attempts(self) -> list[tuple[float, str]]:
-        return [(at, line) for at, line in self.said if re.match(r"attempt \d b", line)]
+        return "\n".join(self.said)
 
     @property
     def exports(self) -> dict[str, str]:
@@ -89,4 +91,10 @@ def up(
         if made.process.poll() is not None and "There is no way to get RabbitMQ" in made.text:
             missing(f"`tarry up` did not start here: {made.text[-500:]}", series)
         assert made.process.poll() is None, made.text
-        yield made
+        try:
+            yield made
+        except BaseException as failure:
+            failure.add_note(f"tarry up (exit code {made.process.poll()}) said:\n{made.text[-4_000:]}")
+            for log in (folder / "up").rglob("*.log"):
+                failure.add_note(f"the end of {log}:\n{log.read_text(errors='replace')[-4_000:]}")
+            raise

@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Sequence
 
 from tarry.__main__ import run
-from tarry.broker.publisher import Message, Outcome, Publisher
+from tarry.amqp.publisher import Message, Publisher, PublishOutcome
 
 LATER = 0.5
 """Seconds between the promise and the deed: whatever cuts the connection now and then finds some in between."""
 
 
-async def publish_and_hope(self: Publisher, messages: Sequence[Message]) -> list[Outcome]:
+async def publish_and_hope(self: Publisher, messages: Sequence[Message]) -> list[PublishOutcome]:
     """Calls everything confirmed before it is even written."""
 
     def write() -> None:
@@ -23,7 +23,7 @@ async def publish_and_hope(self: Publisher, messages: Sequence[Message]) -> list
             self.link.connection.write([self._encode(message) for message in messages])
 
     asyncio.get_running_loop().call_later(LATER, write)
-    return [Outcome.CONFIRMED] * len(messages)
+    return [PublishOutcome.CONFIRMED] * len(messages)
 
 
 if __name__ == "__main__":

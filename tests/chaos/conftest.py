@@ -11,7 +11,7 @@ from tarry.errors import NoBrokerError
 from tests.chaos import short
 from tests.chaos.judge import Verdict
 from tests.chaos.stage import Kind, Stage, stage
-from tests.harness.wanted import missing
+from tests.support.wanted import missing
 
 BY_SERIES: dict[str | None, Kind] = {None: "any", "3.10": "3.10", "4.3": "4.3"}
 

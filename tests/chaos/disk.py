@@ -36,7 +36,7 @@ class SmallDisk:
         self._hog.unlink(missing_ok=True)
 
 
-def sweep() -> None:
+def remove_abandoned() -> None:
     """Of those who were killed before they could clear away: a mount bears the number of the process it is for."""
     mounts = Path("/proc/mounts")
     for line in mounts.read_text(encoding="utf-8").splitlines() if mounts.exists() else ():
@@ -50,7 +50,7 @@ def small_disk(where: Path) -> Iterator[SmallDisk | None]:
     """None where we may not mount."""
     where.mkdir()
     if os.geteuid() == 0:
-        sweep()
+        remove_abandoned()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=755", f"{NAME}{os.getpid()}", str(where)]
     if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
         yield None

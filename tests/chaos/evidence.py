@@ -1,4 +1,4 @@
-"""All that is known of a scene when it is over: the ledger, the arrivals, the review queue and the books."""
+"""All that is known of a scene when it is over: the ledger, the arrivals, the review queue and the store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DUPLICATES = "select count(*) from transition where state = 'duplicate'"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A retry as the books have it."""
+    """A retry as the store has it."""
 
     state: str
     round: int
@@ -89,7 +89,7 @@ class Evidence:
                 self.reasons[message_id] = str(headers.get("review_reason"))
                 channel.basic_ack(method.delivery_tag or 0)
 
-    def read_books(self, scene: Scene) -> None:
+    def read_store(self, scene: Scene) -> None:
         with psycopg.connect(scene.dsn) as connection:
             found = connection.execute(ROWS).fetchall()
             dropped = connection.execute(DUPLICATES).fetchone()

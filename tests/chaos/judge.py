@@ -1,4 +1,4 @@
-"""The judge: holds ledger, arrivals, review and books against what was planned. It knows nothing of how tarry works.
+"""The judge: compares ledger, arrivals, review and audit with the plan. It knows nothing of how tarry works.
 
 What it cannot account for counts against the run.
 """
@@ -25,15 +25,15 @@ class Allowance:
     """What a fault may do, and why. Losing a message and bringing it early are not to be had here."""
 
     duplicates: int = 0
-    reason: str = "none: nothing is in doubt"
+    reason: str = "none: nothing is unconfirmed"
     reviews: str | None = None
     """What the reason of a review must match, for messages that were not planned to end there."""
     review_queues: tuple[str, ...] = ()
     """Only messages of these queues may."""
     clock: bool = True
     """Whether the router's clock is right: else its due moments prove nothing, only the waits do."""
-    books: bool = True
-    """Whether the books must be complete: a Postgres that was set back has forgotten. What it has as claimed was done
+    audit: bool = True
+    """Whether the audit must be complete: a Postgres that was set back has forgotten. What it has as claimed was done
     long ago, and `verify` goes on naming it."""
     schedule_ms: tuple[int, ...] = SCHEDULE_MS
     """The shortest waits, where policies differ."""
@@ -50,7 +50,7 @@ class Allowance:
             reviews="|".join(dict.fromkeys(reviews)) or None,
             review_queues=(*self.review_queues, *other.review_queues),
             clock=self.clock and other.clock,
-            books=self.books and other.books,
+            audit=self.audit and other.audit,
             schedule_ms=tuple(map(min, self.schedule_ms, other.schedule_ms)),
             gone=self.gone + other.gone,
         )
@@ -108,7 +108,7 @@ def judge(evidence: Evidence, allowance: Allowance, healed_ms: Sequence[int]) ->
     late: list[int] = []
     for entry in evidence.entries.values():
         late += judge_entry(verdict, evidence, entry)
-        if allowance.books:
+        if allowance.audit:
             row = evidence.rows.get((entry.task.message_id, entry.task.queue))
             verdict.unaccounted += judge_row(entry.task, row, reviewed=entry.task.message_id in evidence.reviews)
     _forgive_gone(verdict)
@@ -119,7 +119,7 @@ def judge(evidence: Evidence, allowance: Allowance, healed_ms: Sequence[int]) ->
 
 
 def judge_entry(verdict: Verdict, evidence: Evidence, entry: Entry) -> list[int]:
-    """One message, without the books; the moments of its late arrivals."""
+    """One message, without the audit; the moments of its late arrivals."""
     arrivals = evidence.arrivals.get(entry.task.number, [])
     late: list[int] = []
     _judge_end(verdict, evidence, entry, arrivals)
@@ -192,7 +192,7 @@ def _begun_before(entry: Entry, arrivals: Sequence[Arrival], first: Arrival, lea
 
 
 def _failed_at(entry: Entry, arrivals: Sequence[Arrival], round_: int) -> tuple[int, int] | None:
-    """When it had failed at the earliest, and when its request was in the broker's hands at the latest.
+    """When it had failed at the earliest, and when the broker had its request at the latest.
 
     Of a message that was there twice, the failure of either copy may have begun the round.
     """
@@ -205,15 +205,15 @@ def _failed_at(entry: Entry, arrivals: Sequence[Arrival], round_: int) -> tuple[
 
 
 def judge_row(task: Task, row: Row | None, *, reviewed: bool) -> list[str]:
-    """What the books have wrong of one message."""
+    """What the audit has wrong about one message."""
     if task.fails == 0:
         return []
     if row is None:
-        return [f"{task.message_id} failed and is not in the books"]
+        return [f"{task.message_id} failed and is not in the audit"]
     if reviewed:
-        return [] if row.state == "in_review" else [f"{task.message_id} is in review, and {row.state} in the books"]
+        return [] if row.state == "in_review" else [f"{task.message_id} is in review, and {row.state} in the audit"]
     if row.state not in ("returned", "succeeded") or row.returned_round < task.rounds:
-        return [f"{task.message_id} is {row.state} in round {row.round} in the books"]
+        return [f"{task.message_id} is {row.state} in round {row.round} in the audit"]
     return []
 
 

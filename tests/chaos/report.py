@@ -178,7 +178,7 @@ INTRODUCTION = f"""# Proof under fire
 
 `make chaos` numbers every message, writes it into a ledger on disk before it is published, writes every arrival at a
 consumer to disk before it is acknowledged, breaks things meanwhile, and then holds ledger, arrivals, the review queue
-and the books (`tarry audit verify`) against each other. What it cannot account for fails the run.
+and the audit (`tarry audit verify`) against each other. What it cannot account for fails the run.
 
 - **lost**: confirmed to the producer, and neither accepted by its consumer nor in review. Must be 0.
 - **early**: came back sooner after its failure than its policy says, by the consumer's clock, or before its due moment.

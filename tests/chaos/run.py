@@ -22,7 +22,7 @@ from tests.chaos.stage import Stage
 PATIENCE = 120.0
 """Seconds without any progress after which what is still missing counts as lost."""
 
-BOOKS = 30.0
+STORE_SECONDS = 30.0
 """Seconds that the tap has to write down what came last."""
 
 BROKEN = [sys.executable, "-m", "tests.chaos.broken_router", "serve"]
@@ -82,7 +82,7 @@ class Run:
         found = judge(evidence, self._allowance(), self.healed_ms)
         if left:
             found.unaccounted.append(left)
-        if not content and self._allowance().books:
+        if not content and self._allowance().audit:
             found.unaccounted.append(f"`tarry audit verify`: {said}")
         return found
 
@@ -119,12 +119,12 @@ class Run:
 
     def _last_words(self, made: Scene, evidence: Evidence) -> None:
         """What is in review, and what the tap has yet to write."""
-        end = time.monotonic() + min(BOOKS, self.patience)
+        end = time.monotonic() + min(STORE_SECONDS, self.patience)
         while time.monotonic() < end:
             wait(0.5)
             evidence.look(made.queues)
             evidence.read_review(made)
-            evidence.read_books(made)
+            evidence.read_store(made)
             if judge(evidence, replace(self._allowance(), duplicates=sys.maxsize), []).proven:
                 return
 

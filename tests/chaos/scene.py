@@ -1,9 +1,9 @@
-"""One scene: a vhost with the topology in it, a database, routers, producers and consumers as processes."""
+"""One scene: an installation with routers, producers and consumers as processes."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import os
 import secrets
 import subprocess
 import sys
@@ -17,19 +17,20 @@ import pika
 import psycopg
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tarry.attach.perform import Request, attach
-from tarry.audit.migrate import migrate
-from tarry.broker.address import Address
+from tarry.amqp.url import Address
+from tarry.attach.apply import AttachRequest, attach
 from tarry.embedded import Broker
+from tarry.store.database import migrate
 from tarry.topology.apply import apply
 from tarry.topology.load import load
 from tests.chaos.load.plan import ASKS, MAX_RETRIES, REJECTS, SCHEDULE_MS
 from tests.chaos.stage import Stage
-from tests.harness.amqp import open_connection
-from tests.harness.proxy import Proxy
-from tests.harness.spaces import Vhost, address_of, drop_vhost, with_port
-from tests.harness.waiting import wait_for
-from tests.integration.router.serving import TARRY, Router
+from tests.support.cli import run_process
+from tests.support.installation import Installation
+from tests.support.proxy import Proxy
+from tests.support.router import SERVE, Router, spawn_router
+from tests.support.spaces import Vhost, address_of, drop_vhost, with_port
+from tests.support.waiting import wait_for
 
 HEARTBEAT = 4
 """Seconds. As short as it can be, so that a silent broker is noticed within the run."""
@@ -46,7 +47,7 @@ def policies(schedule_ms: tuple[int, ...] = SCHEDULE_MS, most: int = MAX_RETRIES
 
 @dataclass
 class Scene:
-    """Made by `scene()`; everything in it ends with it."""
+    """Made by `scene()`. All its processes end with it."""
 
     stage: Stage
     folder: Path
@@ -54,15 +55,15 @@ class Scene:
     database: str
     rate: float
     stack: contextlib.ExitStack
-    router_command: list[str] = field(default_factory=lambda: list(TARRY))
+    router_command: list[str] = field(default_factory=lambda: list(SERVE))
     settings: dict[str, str] = field(default_factory=dict)
-    """Of every router that is started from now on."""
+    """Of every router that is started later."""
     first_routers: int = 1
-    """How many there are before any fault."""
+    """The number of routers before any fault."""
     routers: list[Router] = field(default_factory=list)
     queues: list[str] = field(default_factory=list)
     extra: list[str] = field(default_factory=list)
-    """Queues that a fault brings, beside the two that every scene has."""
+    """Queues that a fault adds to the two of every scene."""
     wires: dict[str, Proxy] = field(default_factory=dict)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -75,20 +76,16 @@ class Scene:
         return self.stage.postgres.dsn(self.database)
 
     @property
+    def installation(self) -> Installation:
+        return Installation(self.vhost.amqp_url, self.vhost.management_url, self.dsn, self.topology)
+
+    @property
     def environment(self) -> dict[str, str]:
-        return {
-            "RABBITMQ_URL": self.vhost.amqp_url,
-            "RABBITMQ_MANAGEMENT_URL": self.vhost.management_url,
-            "DATABASE_URL": self.dsn,
-            "TARRY_TOPOLOGY": str(self.topology),
-            "TARRY_LOG": "json",
-            "TARRY_BATCH": str(BATCH),
-            "HTTP_PORT": "0",
-        }
+        return self.installation.environment | {"TARRY_BATCH": str(BATCH)}
 
     @property
     def address(self) -> Address:
-        return Address.parse(self.vhost.amqp_url, management_url=self.vhost.management_url)
+        return self.installation.address
 
     def apply(self, text: str | None = None, folder: Path | None = None) -> None:
         where = folder or self.topology
@@ -109,12 +106,12 @@ class Scene:
             connection.channel().queue_declare(queue, durable=True, arguments=given)
 
     def attach(self, *queues: str) -> None:
-        attach(load(self.topology), self.address, Request(queues=queues, probe=False))
+        attach(load(self.topology), self.address, AttachRequest(queues=queues, probe=False))
 
     @contextlib.contextmanager
     def channel(self) -> Iterator[BlockingChannel]:
-        with open_connection(self.vhost.amqp_url) as connection:
-            yield connection.channel()
+        with self.installation.open_channel() as channel:
+            yield channel
 
     def wire(self, to: str) -> Proxy:
         """The router's own way to the broker or to Postgres, to be cut; routers started from now on take it."""
@@ -128,14 +125,12 @@ class Scene:
         log = self.folder / f"router-{len(self.routers)}.log"
         given = self.environment | self.settings | settings
         given["RABBITMQ_URL"] += f"?heartbeat={HEARTBEAT}"
-        with log.open("wb") as file:
-            process = subprocess.Popen(command or self.router_command, env=os.environ | given, stderr=file, stdout=file)
-        self.routers.append(Router(process, log))
+        self.routers.append(spawn_router(command or self.router_command, given, log))
         return self.routers[-1]
 
     @property
     def running(self) -> list[Router]:
-        return [router for router in self.routers if router.process.poll() is None]
+        return [router for router in self.routers if router.running]
 
     def start_producer(self, seed: int, prefix: str, *, light: bool = False) -> None:
         extra = [argument for queue in self.extra for argument in ("--extra", queue)]
@@ -157,15 +152,8 @@ class Scene:
             self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
 
     def command(self, *arguments: str, patience: float = 120) -> subprocess.CompletedProcess[str]:
-        """A tarry command, with the scene's own addresses."""
-        return subprocess.run(
-            [sys.executable, "-m", "tarry", *arguments],
-            env=os.environ | self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=patience,
-        )
+        """A tarry command with the settings of the scene."""
+        return run_process(arguments, self.environment, timeout=patience)
 
     def count(self, question: LiteralString) -> int:
         with psycopg.connect(self.dsn) as connection:
@@ -207,7 +195,7 @@ def _furnish(stage: Stage, folder: Path, rate: float, stack: contextlib.ExitStac
     stack.callback(_drop_database, stage, database)
     made = Scene(stage, folder, vhost, database, rate, stack)
     stack.callback(made.close)
-    migrate(made.dsn)
+    asyncio.run(migrate(made.dsn))
     made.apply(policies())
     return made
 
@@ -222,7 +210,7 @@ def _wait_consumed(made: Scene) -> None:
         for queue in made.queues:
             wait_for(
                 lambda name=queue: channel.queue_declare(name, passive=True).method.consumer_count,  # type: ignore[misc]
-                deadline=30,
+                deadline=180,
                 what=f"a consumer of {queue}",
             )
 

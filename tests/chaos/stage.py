@@ -14,8 +14,8 @@ from tarry import embedded
 from tarry.embedded import EmbeddedPostgres
 from tarry.embedded.node import Node
 from tests.chaos.disk import SmallDisk, small_disk
-from tests.harness.proxy import Proxy
-from tests.harness.spaces import Vhost, address_of, make_vhost, with_port
+from tests.support.proxy import Proxy
+from tests.support.spaces import Vhost, address_of, make_vhost, with_port
 
 Kind = Literal["4.3", "3.10", "any", "cluster"]
 KINDS: tuple[Kind, ...] = ("4.3", "cluster", "3.10")

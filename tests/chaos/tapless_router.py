@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from tarry.__main__ import run
-from tarry.router.parts import Parts
+from tarry.service import app
+from tarry.service.tap import TapQueue
 
 
-def no_listeners(_: Parts) -> dict[str, Callable[[], Awaitable[str]]]:
-    return {}
+def no_taps(*_: object) -> tuple[TapQueue, ...]:
+    return ()
 
 
 if __name__ == "__main__":
-    Parts.listeners = no_listeners  # type: ignore[assignment,method-assign]
+    setattr(app, "make_taps", no_taps)  # noqa: B010 - the one thing that differs, and no export of that module
     run()

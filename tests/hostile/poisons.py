@@ -12,7 +12,7 @@ POLICY = '[[policy]]\nname = "{name}"\nschedule = ["1s"]\nmax_retries = 1\n'
 
 @dataclass(frozen=True)
 class Poison:
-    """What is put in the place of a policy file, and words that the one line about it must hold."""
+    """The content of a bad policy file, and words that the error line must contain."""
 
     name: str
     make: Callable[[Path], object]
@@ -33,23 +33,23 @@ def _loop(path: Path) -> None:
 
 
 POISONS = (
-    Poison("a directory", Path.mkdir, ("it is no file",)),
+    Poison("a directory", Path.mkdir, ("it is not a file",)),
     Poison("a link to itself", _loop, ("cannot be read", "symbolic links")),
     Poison("a link to nowhere", lambda path: path.symlink_to("/nowhere/at/all"), ("No such file",)),
-    Poison("a pipe that nobody writes to", os.mkfifo, ("it is no file",)),
-    Poison("a device without an end", lambda path: path.symlink_to("/dev/zero"), ("it is no file",)),
+    Poison("a pipe that nobody writes to", os.mkfifo, ("it is not a file",)),
+    Poison("a device without an end", lambda path: path.symlink_to("/dev/zero"), ("it is not a file",)),
     Poison(
         "a file that fails when it is read", lambda path: path.symlink_to("/proc/self/mem"), ("Input/output error",)
     ),
     Poison("bytes that are no text", lambda path: path.write_bytes(b"name = '\xff'"), ("not UTF-8 text, at byte 8",)),
     Poison("a NUL", lambda path: path.write_bytes(b"a = '\x00'"), ("not TOML",)),
     text("a huge file", "#" * 300_000, "larger than 256 KiB"),
-    text("arrays in each other", "a = " + "[" * 100_000, "nested too deep"),
-    text("tables in each other", "a = " + "{a=" * 20_000, "nested too deep"),
+    text("arrays in each other", "a = " + "[" * 100_000, "nested too deeply"),
+    text("tables in each other", "a = " + "{a=" * 20_000, "nested too deeply"),
     text("a key of twenty thousand words", "a." * 20_000 + "b = 1", "line 1: more than 32 words"),
     text("a table name of as many", "\n[a" + ".a" * 20_000 + "]", "line 2: more than 32 words"),
     text("a number of 5,000 digits", "a = " + "9" * 5_000, "not TOML", "4300 digits"),
-    text("twenty thousand policies without a name", "[[policy]]\n" * 20_000, "is missing", "and 39,950 mistakes more"),
+    text("twenty thousand policies without a name", "[[policy]]\n" * 20_000, "is missing", "and 39,950 more errors"),
     text("one table in place of a list", "[policy]\nname = 'x'", "write [[policy]], with two brackets"),
     text("a list of numbers", "policy = [1, 2]", "write [[policy]], with two brackets"),
     text("keys of the main file", "time_scale = 1.0", "time_scale: has no place here"),

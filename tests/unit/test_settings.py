@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from tarry.cli import config
 from tarry.cli.output import Commands
@@ -14,6 +13,7 @@ from tarry.settings import load_settings, read_settings
 from tarry.settings.masking import mask
 from tarry.settings.reference import settings_markdown
 from tarry.settings.sources import NAMES, given_from
+from tests.support.cli import run_cli
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,6 +70,15 @@ def test_the_names_of_the_invoice_platform_are_kept() -> None:
     assert set(NAMES.values()) >= wanted | {"DEFAULT_MAX_RETRIES", "BASE_DELAY_MS", "MAX_DELAY_MS"}
 
 
+def test_settings_accept_a_poll_interval_that_nothing_uses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """S0's retry-scheduler has it, in its environment or in a file."""
+    file = tmp_path / "settings.toml"
+    file.write_text("retry_poll_interval_ms = 500\n")
+    assert read_settings(file)[0].retry_poll_interval_ms == 500
+    monkeypatch.setenv("RETRY_POLL_INTERVAL_MS", "1000")
+    assert read_settings(file)[1]["retry_poll_interval_ms"] == "environment"
+
+
 def test_all_mistakes_are_told_at_once_and_no_secret_with_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.toml"
     wrong.write_text("htp_port = 5\nbatch_size = 0\nfrobnicate = true\n")
@@ -99,7 +108,7 @@ def test_delays_that_disagree_are_a_mistake() -> None:
 
 
 def test_a_file_that_cannot_be_read_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"cannot be read: .* Mend it, or --settings or TARRY_SETTINGS"):
+    with pytest.raises(SettingsError, match=r"cannot be read: .* Correct it, or --settings or TARRY_SETTINGS"):
         load_settings(tmp_path / "nowhere.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("= 5")
@@ -162,7 +171,7 @@ def tarry() -> typer.Typer:
 
 def test_the_command_shows_values_and_origins(tarry: typer.Typer, file: Path) -> None:
     flags = ["--settings", str(file), "--set", "RABBITMQ_URL=amqp://u:geheim@h/v", "--set", "batch_size=9"]
-    result = CliRunner().invoke(tarry, ["config", *flags, "--json"], env={"RETRY_QUEUE": "again"})
+    result = run_cli(["config", *flags, "--json"], {"RETRY_QUEUE": "again"})
     found = json.loads(result.stdout)
     assert found["RABBITMQ_URL"] == {"value": "amqp://u:***@h/v", "from": "flag"}
     assert found["TARRY_BATCH"] == {"value": 9, "from": "flag"}
@@ -172,7 +181,7 @@ def test_the_command_shows_values_and_origins(tarry: typer.Typer, file: Path) ->
 
 
 def test_the_command_prints_a_table_for_people(tarry: typer.Typer) -> None:
-    rows = CliRunner().invoke(tarry, ["config"], env={"HTTP_PORT": "9"}).stdout.splitlines()
+    rows = run_cli(["config"], {"HTTP_PORT": "9"}).stdout.splitlines()
     assert ["HTTP_PORT", "9", "environment"] in [row.split() for row in rows]
     assert ["DATABASE_URL", "(not", "set)", "default"] in [row.split() for row in rows]
 
@@ -186,3 +195,18 @@ def test_a_set_without_a_value_is_a_mistake() -> None:
 def test_the_reference_page_is_fresh() -> None:
     page = ROOT / "docs" / "settings.md"
     assert page.read_text(encoding="utf-8") == settings_markdown(), "run `tarry config --markdown > docs/settings.md`"
+
+
+@pytest.mark.parametrize("url", ["host", "ftp://host/path", "http://", "http://user:geheim#1@host/", "http://a b/"])
+def test_a_credit_check_needs_an_address_of_http_and_quotes_nothing(url: str) -> None:
+    with pytest.raises(SettingsError, match="write http://host/path or https://host/path") as caught:
+        load_settings(manual_retry_check_url=url)
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_credit_check_may_be_private_and_its_password_is_masked() -> None:
+    url = "http://user:geheim@10.0.0.1:8080/may-retry?token=geheim"
+    found = load_settings(manual_retry_check_url=url)
+    assert found.manual_retry_check_url is not None
+    assert found.manual_retry_check_url.get_secret_value() == url
+    assert mask(url) == "http://user:***@10.0.0.1:8080/may-retry?token=***"

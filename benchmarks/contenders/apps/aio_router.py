@@ -16,9 +16,9 @@ from aio_pika.abc import AbstractIncomingMessage
 
 from benchmarks.contenders.marks import Marker
 from benchmarks.router.on_aio_pika import BATCH, LINGER, AioRouter
-from tarry.audit.records import Return
-from tarry.audit.store import Store
 from tarry.settings import Settings, load_settings
+from tarry.store.claims import Store
+from tarry.store.rows import Return
 
 PREFETCH = 3 * BATCH
 
@@ -36,7 +36,7 @@ class Marked(AioRouter):
 
 
 async def tap(settings: Settings, store: Store) -> None:
-    """Every return into the books, one batch after the other."""
+    """Writes every return to the store, one batch after the other."""
     names, marker = settings.read_topology().broker_names, Marker()
     waiting: asyncio.Queue[tuple[AbstractIncomingMessage, int]] = asyncio.Queue()
 

@@ -1,4 +1,4 @@
-"""Dramatiq on RabbitMQ: each message fails once and is retried; the worker holds it in memory until it is due.
+"""Dramatiq on RabbitMQ: each message fails once and is retried; the worker keeps it in memory until it is due.
 
 python -m benchmarks.contenders.apps.dramatiq_app send COUNT BODY_BYTES PER_SECOND
 python -m dramatiq benchmarks.contenders.apps.dramatiq_app

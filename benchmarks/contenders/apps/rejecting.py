@@ -13,8 +13,8 @@ import uvloop
 from pika import spec
 
 from benchmarks.contenders.marks import Marker
-from tarry.broker.address import Address
-from tarry.broker.consumer import Consumer
+from tarry.amqp.consumer import Consumer
+from tarry.amqp.url import Address
 
 QUEUE = "bench.delayed"
 REJECT = struct.Struct(">BHIIQBB")

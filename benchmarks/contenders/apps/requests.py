@@ -15,10 +15,10 @@ import uvloop
 
 from benchmarks.router.load import HEADERS
 from benchmarks.router.stage import ORIGIN
-from tarry.broker.address import Address
-from tarry.broker.publisher import Message, Outcome, Publisher
-from tarry.contract.fields import entry
-from tarry.contract.properties import PERSISTENT, Properties
+from tarry.amqp.field_tables import entry
+from tarry.amqp.properties import PERSISTENT, Properties
+from tarry.amqp.publisher import Message, Publisher, PublishOutcome
+from tarry.amqp.url import Address
 
 STEP = 0.01
 BATCH_BYTES = 4 << 20
@@ -35,7 +35,7 @@ class Sender:
 
     async def send(self, count: int) -> None:
         outcomes = await self.publisher.publish([self._request() for _ in range(count)])
-        if set(outcomes) - {Outcome.CONFIRMED}:
+        if set(outcomes) - {PublishOutcome.CONFIRMED}:
             raise RuntimeError(f"the broker did not take every request: {set(outcomes)}")
 
     def _request(self) -> Message:

@@ -14,11 +14,11 @@ import psycopg
 import uvloop
 
 from benchmarks.contenders.marks import Marker
-from tarry.broker.address import Address
-from tarry.broker.consumer import Consumer
-from tarry.broker.publisher import Message, Outcome, Publisher
-from tarry.contract.fields import entry, pick
-from tarry.contract.properties import PERSISTENT, Properties
+from tarry.amqp.consumer import Consumer
+from tarry.amqp.field_tables import entry, pick
+from tarry.amqp.properties import PERSISTENT, Properties
+from tarry.amqp.publisher import Message, Publisher, PublishOutcome
+from tarry.amqp.url import Address
 
 REQUESTS = "bench.requests"
 POLL_S = 1.0
@@ -64,7 +64,7 @@ async def _some(publisher: Publisher, sql: Sql) -> int:
     found = await (await sql.execute(TAKE, (BATCH,), binary=True)).fetchall()
     if found:
         outcomes = await publisher.publish([_message(*task) for task in found])
-        sent = [task[0] for task, word in zip(found, outcomes, strict=True) if word is Outcome.CONFIRMED]
+        sent = [task[0] for task, word in zip(found, outcomes, strict=True) if word is PublishOutcome.CONFIRMED]
         await sql.execute(DONE, (sent,), binary=True)
     await sql.commit()
     return len(found)

@@ -10,9 +10,9 @@ import sys
 import uvloop
 
 from benchmarks.contenders.marks import Marker
-from tarry.broker.address import Address
-from tarry.broker.consumer import Consumer
-from tarry.contract.fields import pick
+from tarry.amqp.consumer import Consumer
+from tarry.amqp.field_tables import pick
+from tarry.amqp.url import Address
 
 
 async def watch(url: str, queue: str, header: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Does it matter how much waits already? Nothing, a hundred thousand and a million in one tier and in the books."""
+"""Does it matter how much waits already? Nothing, a hundred thousand and a million in one tier and in the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.suite.processes import resident_mib
 from benchmarks.suite.samples import percentile
 from benchmarks.suite.scenarios.drift import drift
 from benchmarks.suite.throughput import PATIENCE
-from tarry.broker.publisher import Publisher
+from tarry.amqp.publisher import Publisher
 
 NAME = "backlog"
 WAITING = (0, 100_000, 1_000_000)
@@ -105,15 +105,15 @@ async def _park(space: Space, count: int) -> None:
 
 
 def _enter(space: Space, count: int) -> None:
-    """As many rows in the books, each like one that the router has written, with its step in the history."""
-    with psycopg.connect(space.dsn) as books:
-        names = books.execute(
+    """As many rows in the store, each like one that the router has written, with its step in the history."""
+    with psycopg.connect(space.dsn) as connection:
+        names = connection.execute(
             "select column_name from information_schema.columns where table_name = 'retry' order by ordinal_position"
         ).fetchall()
         own = {"id": "gen_random_uuid()", "message_id": "gen_random_uuid()::text"}
         columns = sql.SQL(", ").join(sql.Identifier(name) for (name,) in names)
         values = sql.SQL(", ").join(sql.SQL(own[n]) if n in own else sql.Identifier("like_it", n) for (n,) in names)
-        books.execute(
+        connection.execute(
             sql.SQL(
                 "with new as (insert into retry ({columns}) select {values} "
                 "from (select * from retry where state = 'scheduled' limit 1) like_it, generate_series(1, {count}) "
@@ -121,6 +121,6 @@ def _enter(space: Space, count: int) -> None:
                 "select id, 1, 'scheduled', 'benchmark' from new"
             ).format(columns=columns, values=values, count=sql.Literal(count))
         )
-    with psycopg.connect(space.dsn, autocommit=True) as books:
-        books.execute("vacuum analyze retry, transition")
-        books.execute("checkpoint")
+    with psycopg.connect(space.dsn, autocommit=True) as connection:
+        connection.execute("vacuum analyze retry, transition")
+        connection.execute("checkpoint")

@@ -1,4 +1,4 @@
-"""tarry run in other ways: more routers, other bodies, without its books, and with somebody looking on."""
+"""tarry run in other ways: more routers, other bodies, without the audit, and with a dashboard open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.suite.bench import SHORT_S, Bench
 from benchmarks.suite.samples import percentile
 from benchmarks.suite.throughput import end_to_end
 
-ROUTERS, BODIES, BOOKS, DASHBOARD = "routers", "bodies", "books", "dashboard"
+ROUTERS, BODIES, AUDIT, DASHBOARD = "routers", "bodies", "audit", "dashboard"
 COUNT = 30_000
 SIZES = {256: 30_000, 4_096: 20_000, 65_536: 8_000, 1_048_576: 600}
 """Bytes in a body, and how many of them."""
@@ -32,9 +32,9 @@ def run_bodies(bench: Bench) -> None:
     _run(bench, BODIES, [(f"{size} bytes", Job(SHORT_S, body=size), count) for size, count in SIZES.items()], repeats=1)
 
 
-def run_books(bench: Bench) -> None:
+def run_audit(bench: Bench) -> None:
     ways = ("audit on", "audit off", "audit on the spool")
-    _run(bench, BOOKS, [(way, Job(SHORT_S, variant=way), COUNT) for way in ways])
+    _run(bench, AUDIT, [(way, Job(SHORT_S, variant=way), COUNT) for way in ways])
 
 
 def run_dashboard(bench: Bench) -> None:

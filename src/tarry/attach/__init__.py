@@ -1,5 +1,5 @@
-"""Routing a user's queue into tarry by broker means alone: one policy, two bindings and a relay queue.
+"""Routes a user's queue into tarry with broker features only: policies, two bindings, a relay and a held queue.
 
-`survey` reads the broker once. `merge`, `settings`, `plan`, `exchanges` and `listing` decide and are pure. `probe`
-proves the loop on a twin of the queue, and only then does `perform` change anything; `detach` takes it back.
+`snapshot` reads the broker once. `merge`, `own_policy`, `obstacles`, `plan`, `exchanges` and `listing` decide and are
+pure. `probe` tests the loop on a twin of the queue, and only then does `apply` change anything; `detach` undoes it.
 """

@@ -1,8 +1,8 @@
-"""Taking an attachment back: first the way in, then, when nothing is under way any more, the way home.
+"""Detaches a queue or exchange: first removes the way in, then, when no message is under way, the return path.
 
-A quorum queue says it is empty while messages wait in its dead-letter buffer (a passive declare counts 0), and it knows
-no delete-if-empty. Only its statistics count them, and those are some seconds old. So: close the way in, wait until the
-figures must be younger than that, and only then believe a zero.
+A quorum queue reports itself empty while messages wait in its dead-letter buffer (a passive declare counts 0), and it
+does not support delete-if-empty. Only its statistics count those messages, and the statistics are some seconds old. So
+detach closes the way in, waits until the statistics must be more recent than that, and only then relies on a zero.
 """
 
 from __future__ import annotations
@@ -12,36 +12,34 @@ from dataclasses import dataclass, replace
 
 from pika.adapters.blocking_connection import BlockingChannel
 
+from tarry.amqp.declare import channel
+from tarry.amqp.management import Management, uninterrupted
+from tarry.amqp.url import Address
 from tarry.attach.listing import attached
 from tarry.attach.plan import live_fallback, live_policy
-from tarry.attach.select import select
-from tarry.attach.survey import Survey, read_survey
-from tarry.broker.address import Address
-from tarry.broker.declare import channel
-from tarry.broker.management import Management
-from tarry.broker.signals import uninterrupted
+from tarry.attach.snapshot import BrokerSnapshot, read_snapshot, select
 from tarry.core.names import Destination, Names
 from tarry.topology.blueprint import destination_blueprint, way_home
-from tarry.topology.left_over import tier_role
+from tarry.topology.expected import tier_role
 from tarry.topology.model import Topology
 from tarry.topology.objects import Binding
+from tarry.topology.retire import SETTLING_SECONDS
 from tarry.topology.rights import deploy_rights
-from tarry.topology.settle import SETTLING_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class DetachPlan:
-    """What there is to take back for one destination; after it was done, what was, and what stays for now and why."""
+    """What has to be removed for one destination; after detach, what was removed, and what is kept and why."""
 
     destination: Destination
     policies: tuple[str, ...]
-    """In the order in which they are deleted: without the fallback first, that one would apply for a moment."""
+    """In the order of deletion: the fallback first, otherwise it would apply for a moment."""
     queues: tuple[str, ...]
-    """Its relay, and where its returns wait in a pause."""
+    """Its relay queue and its held queue."""
     relay_bindings: tuple[Binding, ...]
     home: Binding | None
     stuck: int = 0
-    """Rejects that would go with the policy: without at-least-once the broker drops what is in the buffer."""
+    """Rejects that would be lost with the policy: without at-least-once the broker drops what is in the buffer."""
     paused: bool = False
     kept: tuple[str, ...] = ()
 
@@ -51,7 +49,7 @@ class DetachPlan:
 
     @property
     def parts(self) -> list[str]:
-        """One line each, by kind and name."""
+        """One line for each part, with kind and name."""
         bindings = (*self.relay_bindings, *([self.home] if self.home else []))
         return [
             *(f"policy  {policy}" for policy in self.policies),
@@ -60,7 +58,7 @@ class DetachPlan:
         ]
 
 
-def plan_detach(survey: Survey, destination: Destination) -> DetachPlan:
+def plan_detach(survey: BrokerSnapshot, destination: Destination) -> DetachPlan:
     names, live = survey.names, survey.live
     ours = (live_fallback(survey, destination.name), live_policy(survey, destination.name))
     policies = tuple(policy.name for policy in ours if policy) if destination.kind == "queue" else ()
@@ -77,8 +75,8 @@ def plan_detach(survey: Survey, destination: Destination) -> DetachPlan:
     )
 
 
-def detach_plans(survey: Survey, queues: Sequence[str], exchanges: Sequence[str]) -> list[DetachPlan]:
-    """Globs stand for what is attached, whether the queue itself is still there or not."""
+def detach_plans(survey: BrokerSnapshot, queues: Sequence[str], exchanges: Sequence[str]) -> list[DetachPlan]:
+    """Globs match what is attached, even if the queue itself no longer exists."""
     of_queues = select(queues, _names(survey, "queue"), survey.names, "attached queue")
     of_exchanges = select(exchanges, _names(survey, "exchange"), survey.names, "attached exchange")
     return [
@@ -97,12 +95,13 @@ def detach(
     before_waiting: Callable[[], None] = lambda: None,
     on_closed: Callable[[DetachPlan], None] = lambda _: None,
 ) -> list[DetachPlan]:
-    """Does it and returns what was done; `force` takes the way home away although messages may still need it.
+    """Detaches and returns what was done; `force` removes the return path even if messages may still need it.
 
-    `on_closed` is told of each destination whose policies are deleted, for whoever has to tell when it is stopped.
+    `on_closed` is called with each destination whose policies were deleted, so that the caller can report them if
+    detach is interrupted.
     """
     management = Management(address)
-    found = detach_plans(read_survey(management, topology.broker_names), queues, exchanges)
+    found = detach_plans(read_snapshot(management, topology.broker_names), queues, exchanges)
     plans = [plan if force else wait_for_rejects(plan) for plan in found]
     for plan in plans:
         if plan.policies:
@@ -116,23 +115,23 @@ def detach(
         if any(plan.queues or plan.home for plan in plans):
             before_waiting()
             open_channel.connection.sleep(SETTLING_SECONDS)
-        depths = read_survey(management, topology.broker_names).live.depths
+        depths = read_snapshot(management, topology.broker_names).live.depths
         return [_finish(open_channel, topology.broker_names, plan, depths, force=force) for plan in plans]
 
 
 def wait_for_rejects(plan: DetachPlan) -> DetachPlan:
-    """Nothing is taken back while rejects wait in the queue's buffer; the way home is needed for them as well."""
+    """Keeps everything while rejects wait in the queue's buffer: they need the return path as well."""
     if not plan.stuck:
         return plan
     why = (
-        f"all of it: {plan.stuck} rejects wait in the queue for tarry to take them and would go with its policy; "
-        "stop the worker and detach again when they are through, or use --force"
+        f"all of it: {plan.stuck} rejects wait in the queue for tarry to accept them and would be lost; "
+        "stop the worker and detach again when tarry has accepted them, or use --force"
     )
     return DetachPlan(plan.destination, (), (), (), None, plan.stuck, plan.paused, (why,))
 
 
 def waiting(names: Names, destination: Destination, depths: Mapping[str, int]) -> dict[str, int]:
-    """Queues that may hold a message for this destination, with their depth: everything on its way, old tiers too."""
+    """Queues that may contain a message for this destination, with their depth: all on the path, old tiers too."""
     shared = {names.scheduled, names.unroutable, names.relay}
     own = {names.relay_queue(destination), names.held_queue(destination)}
     return {name: depth for name, depth in depths.items() if depth and (name in shared | own or tier_role(names, name))}
@@ -153,7 +152,7 @@ def _finish(
     if plan.home and under_way and not force:
         some = ", ".join(f"{name} ({depth})" for name, depth in sorted(under_way.items()))
         why = (
-            f"{plan.home}: messages under way may need it ({some}); detach again when they are through, or use --force"
+            f"{plan.home}: messages in flight may need it ({some}); detach again when they have arrived, or use --force"
         )
         done = replace(done, home=None, kept=(*done.kept, why))
     elif plan.home:
@@ -162,7 +161,7 @@ def _finish(
 
 
 def _needed(queue: str, names: Names, plan: DetachPlan, depths: Mapping[str, int]) -> str | None:
-    """Why a queue has to stay, if it has to."""
+    """The reason why a queue has to stay, or None."""
     if depths.get(queue):
         return f"{queue}: {depths[queue]} messages wait in it for the destination; detach again later"
     if plan.paused and queue == names.held_queue(plan.destination):
@@ -178,5 +177,5 @@ def _unbind(open_channel: BlockingChannel, bindings: Iterable[Binding]) -> None:
             open_channel.exchange_unbind(binding.destination, binding.source, binding.key)
 
 
-def _names(survey: Survey, kind: str) -> list[str]:
+def _names(survey: BrokerSnapshot, kind: str) -> list[str]:
     return [destination.name for destination in attached(survey) if destination.kind == kind]

@@ -1,7 +1,7 @@
-"""Which keys a queue's policy gets: the user's own, and ours on top. Pure.
+"""Merges the keys of a queue's policy: the user's own keys, with tarry's on top. Pure.
 
-One key that a queue's type does not know voids the whole policy for it, the user's keys included. So a classic queue
-gets the dead-letter exchange and nothing else of ours; most of what follows is for quorum queues.
+A key that a queue's type does not support makes the whole policy void for it, including the user's keys. So a classic
+queue gets only the dead-letter exchange from tarry; most of what follows is for quorum queues.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tarry.attach.own_policy import Record
-from tarry.attach.remarks import Level, Remark, note, refusal, warning
-from tarry.attach.survey import UserQueue
+from tarry.attach.findings import AttachFinding, Level, note, refusal, warning
+from tarry.attach.own_policy import PolicyRecord
+from tarry.attach.snapshot import UserQueue
 from tarry.core.durations import humanise
-from tarry.topology.policies import BrokerPolicy
+from tarry.topology.broker_policies import BrokerPolicy
 
 DELIVERY_LIMIT = 20
-"""Deliveries of one message that end without an ack or a reject; what a 4.x broker takes by itself."""
+"""Deliveries of one message that end without an ack or a reject; the default of a 4.x broker."""
 
 CONSUMER_TIMEOUT_SINCE = (3, 12)
+"""The first series that takes a consumer timeout in a policy."""
+NO_CLASSIC_TIMEOUT_SINCE = (4, 3)
+"""From here on only quorum queues have a consumer timeout: they cancel the consumer, and the delivery limit does not
+count it. Before, the node closed the channel of any consumer."""
+TIMEOUT = "consumer-timeout"
 DLX, DLX_KEY, STRATEGY, OVERFLOW = (
     "dead-letter-exchange",
     "dead-letter-routing-key",
@@ -30,8 +35,8 @@ LIMITS = ("max-length", "max-length-bytes")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What the user asked for. None keeps what an earlier attach set."""
+class MergeOptions:
+    """What the user asked for. An option that is not set keeps what an earlier attach set."""
 
     delivery_limit: int | None = None
     consumer_timeout_ms: int | None = None
@@ -40,17 +45,17 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """One queue and all that bears on it."""
+    """One queue and everything that affects its policy."""
 
     queue: UserQueue
     intake: str
     version: tuple[int, ...]
     base: BrokerPolicy | None = None
-    """The user's policy that would apply if ours did not."""
+    """The user's policy that would apply without tarry's."""
     operator: BrokerPolicy | None = None
 
     def setting(self, key: str) -> Any:
-        """As the broker resolves it without us; where several limits are set, any of them will do."""
+        """The value that the broker would use without tarry's policy; of several limits, any may be returned."""
         for found in (self.queue.argument(key), _get(self.operator, key), _get(self.base, key)):
             if found is not None:
                 return found
@@ -63,11 +68,11 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The definition of our policy, and which of its keys are ours."""
+    """The definition of tarry's policy, and which of its keys are tarry's own."""
 
     definition: Mapping[str, Any]
-    record: Record
-    remarks: tuple[Remark, ...]
+    record: PolicyRecord
+    remarks: tuple[AttachFinding, ...]
 
     @property
     def refused(self) -> bool:
@@ -78,14 +83,14 @@ class Merged:
 class _Draft:
     definition: dict[str, Any]
     own: list[str] = field(default_factory=list)
-    remarks: list[Remark] = field(default_factory=list)
+    remarks: list[AttachFinding] = field(default_factory=list)
 
     def put(self, key: str, value: Any) -> None:
         self.definition[key] = value
         self.own.append(key)
 
 
-def merge(at: Situation, options: Options) -> Merged:
+def merge(at: Situation, options: MergeOptions) -> Merged:
     draft = _Draft(dict(at.base.definition) if at.base else {})
     _dead_letter_exchange(draft, at, options)
     if at.queue.type == "quorum":
@@ -95,30 +100,30 @@ def merge(at: Situation, options: Options) -> Merged:
     return _merged(draft, at)
 
 
-def merge_fallback(at: Situation, options: Options) -> Merged:
-    """Only what brings a reject to tarry: the key that every type of queue knows."""
+def merge_fallback(at: Situation, options: MergeOptions) -> Merged:
+    """Only the key that sends a reject to tarry; every type of queue supports it."""
     draft = _Draft(dict(at.base.definition) if at.base else {})
     _dead_letter_exchange(draft, at, options)
     return _merged(draft, at)
 
 
 def _merged(draft: _Draft, at: Situation) -> Merged:
-    record = Record.of(at.base, tuple(sorted(draft.own)))
+    record = PolicyRecord.of(at.base, tuple(sorted(draft.own)))
     taken = sorted(draft.definition.keys() - set(record.own))
     if at.base is not None and taken:
         draft.remarks.append(note(f"takes over {', '.join(taken)} from policy {at.base.name!r}"))
     return Merged(draft.definition, record, tuple(draft.remarks))
 
 
-def _dead_letter_exchange(draft: _Draft, at: Situation, options: Options) -> None:
+def _dead_letter_exchange(draft: _Draft, at: Situation, options: MergeOptions) -> None:
     before, key = draft.definition.get(DLX), draft.definition.get(DLX_KEY)
     policy = at.base.name if at.base else ""
     if before not in (None, at.intake):
         if not options.replace_dead_letter:
             draft.remarks.append(
                 refusal(
-                    f"policy {policy!r} sends its dead letters to exchange {before!r}, which would get none from this "
-                    "queue any more: repeat with --replace-dead-letter if that is wanted (detach brings it back)"
+                    f"policy {policy!r} sends its dead letters to exchange {before!r}, which would get none from "
+                    "this queue: repeat with --replace-dead-letter if that is wanted (detach restores it)"
                 )
             )
             return
@@ -132,7 +137,7 @@ def _dead_letter_exchange(draft: _Draft, at: Situation, options: Options) -> Non
 
 
 def _dead_letter_strategy(draft: _Draft, at: Situation) -> None:
-    """At-least-once only works with reject-publish, so it is set only where that changes nothing for publishers."""
+    """At-least-once requires reject-publish, so it is set only where that changes nothing for publishers."""
     if hindrance := _hindrance(at):
         draft.remarks.append(
             warning(f"dead-letters at most once, so a reject may be lost if the broker stops just then: {hindrance}")
@@ -152,14 +157,14 @@ def _hindrance(at: Situation) -> str | None:
     if at.limited:
         return (
             f"it has a length limit with overflow {overflow or 'drop-head'}, and at-least-once needs reject-publish, "
-            "which would turn publishers away (set it in your own policy if that suits them)"
+            "which would refuse publishes (set it in your own policy if your publishers can handle that)"
         )
     if at.queue.argument(OVERFLOW) is not None or _get(at.operator, OVERFLOW) is not None:
         return f"its overflow is fixed to {overflow}, and at-least-once needs reject-publish"
     return None
 
 
-def _delivery_limit(draft: _Draft, at: Situation, options: Options) -> None:
+def _delivery_limit(draft: _Draft, at: Situation, options: MergeOptions) -> None:
     present = at.setting("delivery-limit")
     if present is None:
         draft.put("delivery-limit", options.delivery_limit or DELIVERY_LIMIT)
@@ -167,26 +172,52 @@ def _delivery_limit(draft: _Draft, at: Situation, options: Options) -> None:
         draft.remarks.append(warning(f"has a delivery-limit of {present} already, which stays"))
     elif isinstance(present, int) and present < 0:
         draft.remarks.append(
-            warning("has no delivery limit (-1): a message that kills its consumer comes back for ever")
+            warning("has no delivery limit (-1): a message that crashes its consumer is redelivered forever")
         )
 
 
-def _consumer_timeout(draft: _Draft, at: Situation, options: Options) -> None:
-    wanted = options.consumer_timeout_ms
-    if wanted is None:
-        return
-    present = at.setting("consumer-timeout")
-    if at.version < CONSUMER_TIMEOUT_SINCE:
+def _consumer_timeout(draft: _Draft, at: Situation, options: MergeOptions) -> None:
+    """Sets the timeout where the broker takes one, and says after how long a hung message comes back."""
+    wanted, present = options.consumer_timeout_ms, at.setting(TIMEOUT)
+    if at.queue.type != "quorum" and at.version >= NO_CLASSIC_TIMEOUT_SINCE:
+        asked = "consumer timeout not set: " if wanted else ""
         draft.remarks.append(
             warning(
-                "consumer timeout not set: this broker takes it in no policy before 3.12; "
-                "set consumer_timeout in rabbitmq.conf"
+                f"{asked}from 4.3 a classic queue has no consumer timeout, so a message whose consumer hangs comes "
+                "back only when that consumer disconnects; a quorum queue has one, and tarry's clients report hangs"
             )
         )
+        return
+    if at.version < CONSUMER_TIMEOUT_SINCE:
+        if wanted:
+            draft.remarks.append(
+                warning(
+                    "consumer timeout not set: before 3.12 a broker accepts it in no policy; "
+                    "set consumer_timeout in rabbitmq.conf"
+                )
+            )
+        present = None
     elif present is not None:
-        draft.remarks.append(warning(f"has a consumer-timeout of {humanise(present)} already, which stays"))
-    else:
-        draft.put("consumer-timeout", wanted)
+        if wanted not in (None, present):
+            draft.remarks.append(warning(f"has a consumer-timeout of {humanise(present)} already, which stays"))
+    elif wanted is not None:
+        draft.put(TIMEOUT, wanted)
+        present = wanted
+    draft.remarks.append(note(_comes_back(at, present)))
+
+
+def _comes_back(at: Situation, timeout_ms: Any) -> str:
+    after = (
+        humanise(timeout_ms)
+        if isinstance(timeout_ms, int)
+        else "consumer_timeout in rabbitmq.conf, by default 30 minutes"
+    )
+    if at.version >= NO_CLASSIC_TIMEOUT_SINCE:
+        return f"a message whose consumer hangs comes back after {after}; the broker then cancels that consumer"
+    return (
+        f"a message whose consumer hangs comes back after {after}, and up to a minute more; the broker then closes the "
+        "channel of that consumer"
+    )
 
 
 def _get(policy: BrokerPolicy | None, key: str) -> Any:

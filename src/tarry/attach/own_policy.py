@@ -1,19 +1,20 @@
-"""The policies that attach sets for a queue, and how they are known again.
+"""The policies that attach sets for a queue, and how they are recognized later.
 
-A broker applies a single policy to a queue, so ours must carry the user's keys as well as its own. What it was made of
-is written into its pattern as a regular expression comment, which the broker ignores and every management UI shows:
+A broker applies only one policy to a queue, so tarry's policy must include the user's keys as well as its own. Its
+origin is written into its pattern as a regular expression comment, which the broker ignores and every management UI
+shows:
 
     ^orders$(?#tarry attach; base=team:9f2c61d0a4be; own=dead-letter-exchange,delivery-limit; confirmed)
 
-Nothing else has to be stored: deleting the policy brings the user's own back, and a later reading can tell whether
-that one has changed since.
+Nothing else has to be stored: deleting the policy restores the user's own, and the record shows later whether the
+user's policy has changed since.
 
-A 3.10 broker that loses the client during a write records the policy and may not apply it, and then takes the same
-policy again for no change. So each policy is written twice: first as unconfirmed, with a random number that makes it a
-change in any case, and when the broker has answered, as confirmed.
+A 3.10 broker that loses the client during a write records the policy but may not apply it, and then treats a write of
+the same policy as no change. So each policy is written twice: first as unconfirmed, with a random number that makes it
+a change in any case, and, when the broker has answered, as confirmed.
 
-A second policy, `tarry-fallback.orders`, applies if the queue is declared again as another type, for which the first
-is void or not meant.
+A second policy, `tarry-fallback.orders`, applies if the queue is declared again as another type, for which the first is
+void or not intended.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, unquote
 
-from tarry.topology.policies import BrokerPolicy
+from tarry.topology.broker_policies import BrokerPolicy
 
 PREFIX = "tarry."
 FALLBACK_PREFIX = "tarry-fallback."
@@ -42,23 +43,23 @@ _RECORD = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What our policy was made of: the user's policy of that day, and the keys that are ours."""
+class PolicyRecord:
+    """What tarry's policy was made from: the user's policy at that time, and the keys that are tarry's."""
 
     base: str | None
     fingerprint: str | None
     own: tuple[str, ...]
     state: str = CONFIRMED
-    """Anything else: no answer to a write of it is known, so it may be recorded and not applied."""
+    """With any other value, no answer to its write is known: it may be recorded but not applied."""
 
     @classmethod
-    def of(cls, base: BrokerPolicy | None, own: tuple[str, ...]) -> Record:
+    def of(cls, base: BrokerPolicy | None, own: tuple[str, ...]) -> PolicyRecord:
         if base is None:
             return cls(None, None, own)
         return cls(base.name, fingerprint(base.definition), own)
 
     @classmethod
-    def read(cls, pattern: str) -> Record | None:
+    def read(cls, pattern: str) -> PolicyRecord | None:
         found = _RECORD.search(pattern)
         if found is None:
             return None
@@ -71,7 +72,7 @@ class Record:
         return self.state == CONFIRMED
 
     def made_from(self, base: BrokerPolicy | None) -> bool:
-        """Whether the user's policy still says what it said then; its name and priority do not matter."""
+        """Whether the user's policy still has the same content; its name and priority do not matter."""
         return self.fingerprint == (None if base is None else fingerprint(base.definition))
 
     def __str__(self) -> str:
@@ -92,13 +93,13 @@ def fallback_name(queue: str) -> str:
     return f"{FALLBACK_PREFIX}{queue}"
 
 
-def pattern_for(queue: str, record: Record) -> str:
+def pattern_for(queue: str, record: PolicyRecord) -> str:
     return f"^{re.escape(queue)}${record}"
 
 
 def is_own(policy: BrokerPolicy) -> bool:
-    """Of any installation: a policy that some attach has set."""
-    return policy.name.startswith((PREFIX, FALLBACK_PREFIX)) and Record.read(policy.pattern) is not None
+    """Whether any installation of tarry has set this policy by attach."""
+    return policy.name.startswith((PREFIX, FALLBACK_PREFIX)) and PolicyRecord.read(policy.pattern) is not None
 
 
 def belongs_to(policy: BrokerPolicy, intake: str) -> bool:
@@ -117,12 +118,12 @@ def unconfirmed(policy: BrokerPolicy) -> BrokerPolicy:
 
 
 def apply_to(queue_type: str, version: tuple[int, ...]) -> str:
-    """Restricted to the queue's type where the broker can: a queue declared anew as another type must not get it."""
+    """Restricted to the queue's type if the broker supports it: the policy must not apply if the type changes."""
     return f"{queue_type}_queues" if version >= (3, 12) else "queues"
 
 
 def is_readable(pattern: str) -> bool:
-    """Whether Python reads a pattern as the broker does: PCRE knows a little more, such as [[:alpha:]]."""
+    """Whether Python reads a pattern as the broker does: PCRE supports a little more, such as [[:alpha:]]."""
     if "[:" in pattern:
         return False
     try:

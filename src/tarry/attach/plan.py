@@ -1,14 +1,15 @@
-"""What attaching one queue or exchange would change. Pure: a survey in, a plan out."""
+"""Plans what attaching one queue or exchange would change. Pure: takes a snapshot and returns a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tarry.attach import settings
-from tarry.attach.merge import DLX, Merged, Options, Situation, merge, merge_fallback
+from tarry.attach import obstacles
+from tarry.attach.findings import AttachFinding, Level, note, refusal, warning
+from tarry.attach.merge import DLX, Merged, MergeOptions, Situation, merge, merge_fallback
 from tarry.attach.own_policy import (
-    Record,
+    PolicyRecord,
     apply_to,
     belongs_to,
     fallback_name,
@@ -17,31 +18,31 @@ from tarry.attach.own_policy import (
     pattern_for,
     policy_name,
 )
-from tarry.attach.remarks import Level, Remark, note, refusal, warning
-from tarry.attach.survey import Survey, UserQueue
+from tarry.attach.snapshot import BrokerSnapshot, UserQueue
 from tarry.core.names import Destination
+from tarry.core.policy import Policy
 from tarry.topology.blueprint import destination_blueprint
+from tarry.topology.broker_policies import BrokerPolicy, policy_for
 from tarry.topology.objects import Blueprint
-from tarry.topology.policies import BrokerPolicy, policy_for
 
 LOWEST_PRIORITY = 2
 
 
 @dataclass(frozen=True, slots=True)
 class AttachPlan:
-    """All there is to do for one destination, and all there is to say about it."""
+    """All changes for one destination, and all findings about it."""
 
     destination: Destination
     missing: Blueprint
-    """Relay queue and bindings that are not there yet."""
-    remarks: tuple[Remark, ...]
+    """The relay queue, held queue and bindings that do not exist yet."""
+    remarks: tuple[AttachFinding, ...]
     queue: UserQueue | None = None
     policy: BrokerPolicy | None = None
-    """The policy as it should be; None for an exchange, and for a refusal."""
+    """The policy to set; None for an exchange, and for a refusal."""
     policy_changes: bool = False
-    """Also where it stands on the broker and is not in effect."""
+    """Also True if the policy exists on the broker but is not in effect."""
     fallback: BrokerPolicy | None = None
-    """The policy for the time after the queue is declared again as another type."""
+    """The policy that applies if the queue is declared again as another type."""
     fallback_changes: bool = False
 
     @property
@@ -57,9 +58,15 @@ class AttachPlan:
 
 
 def plan_queue(
-    survey: Survey, name: str, options: Options, failures: tuple[str, ...], destinations: tuple[str, ...] = ("*",)
+    survey: BrokerSnapshot,
+    name: str,
+    options: MergeOptions,
+    failures: tuple[str, ...],
+    destinations: tuple[str, ...] = ("*",),
+    *,
+    policies: tuple[Policy, ...] = (),
 ) -> AttachPlan:
-    """`failures` are the dead-letter reasons that the topology retries, `destinations` its globs of queues."""
+    """`failures`, `destinations` and `policies` are the topology's."""
     destination = Destination("queue", name)
     queue = survey.queues.get(name)
     if queue is None:
@@ -67,11 +74,12 @@ def plan_queue(
     at = situation(survey, queue)
     ours = live_policy(survey, name)
     merged = merge(at, kept(options, ours, at.base))
-    remarks = [*settings.refusals(at, survey.names, destinations), *_other_installation(survey, name), *merged.remarks]
+    remarks = [*obstacles.refusals(at, survey.names, destinations), *_other_installation(survey, name), *merged.remarks]
     if any(remark.level is Level.REFUSAL for remark in remarks):
         return AttachPlan(destination, Blueprint((), (), ()), tuple(remarks), queue)
-    remarks += settings.warnings(at, failures)
-    remarks += settings.installation(at, len(survey.live.bindings_from(survey.names.deliver)))
+    remarks += obstacles.warnings(at, failures)
+    remarks += obstacles.installation(at, len(survey.live.bindings_from(survey.names.deliver)))
+    remarks += obstacles.priorities(at, policies)
     remarks += _ties(survey, at)
     policy = _policy(survey, queue, merged, ours)
     other = as_other_type(survey, at)
@@ -90,7 +98,7 @@ def plan_queue(
     )
 
 
-def situation(survey: Survey, queue: UserQueue) -> Situation:
+def situation(survey: BrokerSnapshot, queue: UserQueue) -> Situation:
     return Situation(
         queue=queue,
         intake=survey.names.intake,
@@ -100,17 +108,18 @@ def situation(survey: Survey, queue: UserQueue) -> Situation:
     )
 
 
-def users_policy(survey: Survey, queue: UserQueue, chosen: BrokerPolicy | None = None) -> BrokerPolicy | None:
-    """The policy that the broker would apply without ours: its own word where it has one, else worked out likewise.
+def users_policy(survey: BrokerSnapshot, queue: UserQueue, chosen: BrokerPolicy | None = None) -> BrokerPolicy | None:
+    """The policy that the broker would apply without tarry's: as the broker reports it, otherwise by the same rules.
 
-    Of two equals that is `chosen`, or what was chosen when it was attached.
+    Of two with equal priority it is `chosen`, or the one chosen when the queue was attached.
     """
     others = {policy.name: policy for policy in survey.policies if not is_own(policy)}
     if queue.policy in others:
         return others[queue.policy]
     record = record_of(live_policy(survey, queue.name))
     before = chosen or (others.get(record.base or "") if record else None)
-    # A pattern that Python cannot read would be taken to fit; only the broker's word, then or now, makes it count.
+    # A pattern that Python cannot parse would be assumed to match; it counts only if the broker reports it, or did so
+    # at attach.
     strongest = policy_for(
         queue.as_queue(), (one for one in others.values() if one is before or is_readable(one.pattern))
     )
@@ -121,8 +130,8 @@ def users_policy(survey: Survey, queue: UserQueue, chosen: BrokerPolicy | None =
     return strongest
 
 
-def as_other_type(survey: Survey, at: Situation) -> Situation:
-    """If the queue were declared again as the other type that can be attached."""
+def as_other_type(survey: BrokerSnapshot, at: Situation) -> Situation:
+    """The situation if the queue were declared again as the other type that can be attached."""
     queue = _retyped(at.queue)
     operator = policy_for(queue.as_queue(), survey.operator_policies)
     return replace(at, queue=queue, base=users_policy(survey, queue, at.base), operator=operator)
@@ -132,8 +141,13 @@ def _retyped(queue: UserQueue) -> UserQueue:
     return replace(queue, type="classic" if queue.type == "quorum" else "quorum", policy=None)
 
 
-def fallback_policy(survey: Survey, other: Situation, options: Options, priority: int) -> BrokerPolicy | None:
-    """One priority below ours; None where the user's own policy for the other type sends its dead letters elsewhere."""
+def fallback_policy(
+    survey: BrokerSnapshot, other: Situation, options: MergeOptions, priority: int
+) -> BrokerPolicy | None:
+    """The fallback, with a priority one below tarry's policy.
+
+    None if the user's own policy for the other type sends its dead letters elsewhere.
+    """
     name = other.queue.name
     ours = live_fallback(survey, name) or live_policy(survey, name)
     merged = merge_fallback(other, kept(options, ours, other.base))
@@ -148,7 +162,7 @@ def fallback_policy(survey: Survey, other: Situation, options: Options, priority
     )
 
 
-def _no_fallback(other: Situation) -> Remark:
+def _no_fallback(other: Situation) -> AttachFinding:
     name, exchange = (other.base.name, other.base.definition.get(DLX)) if other.base else ("", None)
     return note(
         f"if it is declared again as a {other.queue.type} queue, policy {name!r} sends its dead letters to "
@@ -156,29 +170,30 @@ def _no_fallback(other: Situation) -> Remark:
     )
 
 
-def live_policy(survey: Survey, queue: str) -> BrokerPolicy | None:
-    """Our policy for a queue as it stands on the broker, if it does."""
+def live_policy(survey: BrokerSnapshot, queue: str) -> BrokerPolicy | None:
+    """Tarry's policy for a queue as it exists on the broker, or None."""
     return _own(survey, policy_name(queue))
 
 
-def live_fallback(survey: Survey, queue: str) -> BrokerPolicy | None:
+def live_fallback(survey: BrokerSnapshot, queue: str) -> BrokerPolicy | None:
     return _own(survey, fallback_name(queue))
 
 
-def _own(survey: Survey, name: str) -> BrokerPolicy | None:
+def _own(survey: BrokerSnapshot, name: str) -> BrokerPolicy | None:
     for policy in survey.policies:
         if policy.name == name and belongs_to(policy, survey.names.intake):
             return policy
     return None
 
 
-def record_of(policy: BrokerPolicy | None) -> Record | None:
-    return None if policy is None else Record.read(policy.pattern)
+def record_of(policy: BrokerPolicy | None) -> PolicyRecord | None:
+    return None if policy is None else PolicyRecord.read(policy.pattern)
 
 
-def _policy(survey: Survey, queue: UserQueue, merged: Merged, ours: BrokerPolicy | None) -> BrokerPolicy:
-    """Above every policy that could apply, whatever type the queue may get, with room for the fallback below it; a
-    priority that is high enough already is left as it is.
+def _policy(survey: BrokerSnapshot, queue: UserQueue, merged: Merged, ours: BrokerPolicy | None) -> BrokerPolicy:
+    """Tarry's policy, with a priority above every policy that could apply to either type of the queue.
+
+    There is room for the fallback below it. A priority that is high enough already stays unchanged.
     """
     matching = (*_matching(queue, survey.policies), *_matching(_retyped(queue), survey.policies))
     needed = max((policy.priority + 2 for policy in matching if not is_own(policy)), default=LOWEST_PRIORITY)
@@ -196,20 +211,20 @@ def _matching(queue: UserQueue, policies: Iterable[BrokerPolicy]) -> list[Broker
     return [policy for policy in policies if policy.fits(thing)]
 
 
-def kept(options: Options, ours: BrokerPolicy | None, base: BrokerPolicy | None) -> Options:
-    """A flag that is not repeated keeps what an earlier attach set by it."""
+def kept(options: MergeOptions, ours: BrokerPolicy | None, base: BrokerPolicy | None) -> MergeOptions:
+    """A flag that is not repeated keeps what an earlier attach set with it."""
     record = record_of(ours)
     if ours is None or record is None:
         return options
     own = {key: ours.definition.get(key) for key in record.own}
-    return Options(
+    return MergeOptions(
         delivery_limit=options.delivery_limit or own.get("delivery-limit"),
         consumer_timeout_ms=options.consumer_timeout_ms or own.get("consumer-timeout"),
         replace_dead_letter=options.replace_dead_letter or record.made_from(base),
     )
 
 
-def missing_parts(survey: Survey, destination: Destination) -> Blueprint:
+def missing_parts(survey: BrokerSnapshot, destination: Destination) -> Blueprint:
     wanted = destination_blueprint(survey.names, destination)
     return Blueprint(
         exchanges=(),
@@ -218,19 +233,19 @@ def missing_parts(survey: Survey, destination: Destination) -> Blueprint:
     )
 
 
-def _other_installation(survey: Survey, queue: str) -> Iterable[Remark]:
+def _other_installation(survey: BrokerSnapshot, queue: str) -> Iterable[AttachFinding]:
     for policy in survey.policies:
         named = policy.name in (policy_name(queue), fallback_name(queue))
         if named and not belongs_to(policy, survey.names.intake):
             intake = policy.definition.get(DLX)
             yield refusal(
-                f"policy {policy.name!r} is there already and leads to {intake!r}: detach it where it was attached "
+                f"policy {policy.name!r} exists and dead-letters to {intake!r}: detach it where it was attached "
                 "(tarry detach, with that installation's topology), or rename it if it is your own"
             )
 
 
-def _ties(survey: Survey, at: Situation) -> Iterable[Remark]:
-    """The broker does not say which of two equals it takes, and may choose anew at any change."""
+def _ties(survey: BrokerSnapshot, at: Situation) -> Iterable[AttachFinding]:
+    """The broker does not define which of two policies of equal priority applies; any change may switch it."""
     if at.base is None:
         return
     equals = [policy.name for policy in _matching(at.queue, survey.policies) if policy.priority == at.base.priority]
@@ -242,5 +257,5 @@ def _ties(survey: Survey, at: Situation) -> Iterable[Remark]:
         )
 
 
-def _refused(destination: Destination, remark: Remark) -> AttachPlan:
+def _refused(destination: Destination, remark: AttachFinding) -> AttachPlan:
     return AttachPlan(destination, Blueprint((), (), ()), (remark,))

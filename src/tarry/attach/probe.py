@@ -1,12 +1,12 @@
-"""Proof before change: one message walks the loop on a twin of the user's queue.
+"""Proves before any change that the loop works: one message passes through it on a twin of the user's queue.
 
-The user's queue may have consumers, so no probe may ever be in it; and a probe in `retry.scheduled` would be a request.
-So the loop is walked beside them. A twin of the same type, with the arguments that bear on dead-lettering, gets a copy
-of the policy that the real queue is about to get, with one word changed: it dead-letters to an exchange of the probe's
-own. The message enters through `retry.deliver`, as a retry does, is rejected, and must come out there as a dead letter.
+The user's queue may have consumers, so a probe must never be in it; and a probe in `retry.scheduled` would be a
+request. So the probe uses neither. A twin of the same type, with the arguments that affect dead-lettering, gets a copy
+of the policy that the real queue is about to get, with one change: it dead-letters to an exchange of the probe's own.
+The message enters through `retry.deliver`, as a retry does, is rejected, and must arrive there as a dead letter.
 
-Everything here removes itself if we die half-way: the twin expires, the rest goes with the connection. Only the copied
-policy, which then matches nothing, waits for the next attach to sweep it.
+Everything removes itself if the process dies: the twin expires, the rest is deleted with the connection. Only the
+copied policy remains, which then matches nothing; the next attach deletes it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Any
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
+from tarry.amqp.management import Management
 from tarry.attach.merge import DLX
-from tarry.attach.survey import UserQueue
-from tarry.broker.management import Management
+from tarry.attach.snapshot import UserQueue
 from tarry.core.names import Destination, Names
 from tarry.errors import BrokerError
 from tarry.topology.apply import declare
 from tarry.topology.blueprint import way_home
+from tarry.topology.broker_policies import BrokerPolicy
 from tarry.topology.objects import Blueprint
-from tarry.topology.policies import BrokerPolicy
 
 PREFIX = "tarry-probe."
 HEADER = "tarry-probe"
@@ -39,9 +39,9 @@ TWIN_LIVES_MS = 60_000
 STALE_S = 3600
 DEADLINE_S = 15.0
 BEARING = ("dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "overflow", "delivery-limit")
-"""Arguments that decide what a reject does."""
+"""Arguments that determine what happens to a reject."""
 NOT_COPIED = frozenset({"message-ttl", "expires", "max-length", "max-length-bytes"})
-"""They could take the probe away before it is rejected, and say nothing about where a reject goes."""
+"""They could remove the probe message before it is rejected, and do not affect where a reject goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Twin:
     type: str
     arguments: tuple[tuple[str, Any], ...]
     definition: str
-    """As JSON: values may be lists, and twins are compared."""
+    """As JSON: values may be lists, and twins must be hashable."""
     apply_to: str
 
     @classmethod
@@ -63,9 +63,10 @@ class Twin:
 
 
 def prove(channel: BlockingChannel, management: Management, names: Names, twin: Twin) -> None:
-    """Raises BrokerError if a reject would not come to tarry, or a retry would not come home."""
-    name = f"{names.prefix}probe.{secrets.token_hex(6)}"
-    with _policy(management, name, twin), _declared(channel, name, names, twin) as spy:
+    """Raises BrokerError if a reject would not reach tarry, or a retry would not reach the queue."""
+    token = secrets.token_hex(6)
+    name = names.probe_queue(token)
+    with _policy(management, name, twin), _declared(channel, token, names, twin) as spy:
         way = way_home(names, Destination("queue", name))
         declare(channel, Blueprint((), (), (way,)))
         message = pika.BasicProperties(delivery_mode=2, headers={HEADER: name})
@@ -73,7 +74,7 @@ def prove(channel: BlockingChannel, management: Management, names: Names, twin: 
         tag = _take(channel, name)
         if tag is None:
             raise BrokerError(
-                f"The probe did not come through {names.deliver} to a {twin.type} queue within {DEADLINE_S:.0f} s: "
+                f"The probe did not arrive through {names.deliver} to a {twin.type} queue within {DEADLINE_S:.0f} s: "
                 "nothing was attached. Is the broker in an alarm, or does it have no quorum?"
             )
         channel.basic_reject(tag, requeue=False)
@@ -82,7 +83,7 @@ def prove(channel: BlockingChannel, management: Management, names: Names, twin: 
 
 
 def sweep(management: Management, policies: Iterable[BrokerPolicy]) -> None:
-    """Copied policies of probes that were cut off; a probe lasts seconds."""
+    """Deletes the copied policies of interrupted probes; a probe lasts seconds."""
     for policy in policies:
         found = re.fullmatch(rf"{re.escape(PREFIX)}(\d+)\.[0-9a-f]+", policy.name)
         if found and time.time() - int(found[1]) > STALE_S:
@@ -91,7 +92,7 @@ def sweep(management: Management, policies: Iterable[BrokerPolicy]) -> None:
 
 @contextmanager
 def _policy(management: Management, name: str, twin: Twin) -> Iterator[None]:
-    """Set before the twin is declared, so that it holds from the twin's first moment."""
+    """Sets the policy before the twin is declared, so that it applies to the twin from the start."""
     policy = f"{PREFIX}{int(time.time())}.{secrets.token_hex(4)}"
     definition = json.loads(twin.definition) | {DLX: name}
     highest = max((found["priority"] for found in management.policies()), default=0)
@@ -106,11 +107,12 @@ def _policy(management: Management, name: str, twin: Twin) -> Iterator[None]:
 
 
 @contextmanager
-def _declared(channel: BlockingChannel, name: str, names: Names, twin: Twin) -> Iterator[str]:
-    """The twin, and an exchange of the same name with a queue that only we can see. Yields that queue's name."""
+def _declared(channel: BlockingChannel, token: str, names: Names, twin: Twin) -> Iterator[str]:
+    """Declares the twin, and an exchange of the same name with an exclusive queue. Yields that queue's name."""
+    name = names.probe_queue(token)
     own = {key: name if (key, value) == (f"x-{DLX}", names.intake) else value for key, value in twin.arguments}
     channel.exchange_declare(name, "fanout", auto_delete=True)
-    spy = f"{name}.spy"  # a name of ours: a user whose rights end at tarry's prefix may declare it
+    spy = names.probe_result_queue(token)  # not server-named: a user restricted to tarry's prefix may declare it
     channel.queue_declare(spy, exclusive=True)
     channel.queue_bind(spy, name)
     channel.queue_declare(name, durable=True, arguments={**own, "x-queue-type": twin.type, "x-expires": TWIN_LIVES_MS})
@@ -123,7 +125,7 @@ def _declared(channel: BlockingChannel, name: str, names: Names, twin: Twin) -> 
 
 
 def _take(channel: BlockingChannel, queue: str) -> int | None:
-    """The delivery tag of the one message that is expected, or None when the time is up."""
+    """The delivery tag of the expected message, or None after the deadline."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         method, _, _ = channel.basic_get(queue)
@@ -142,6 +144,6 @@ def _why_not(management: Management, name: str, twin: Twin) -> str:
             "nothing was attached. One of the keys is unknown to this type of queue; move it to a policy of its own."
         )
     return (
-        f"A reject in a {twin.type} queue with these settings did not come out as a dead letter in {DEADLINE_S:.0f} s "
+        f"A reject in a {twin.type} queue with these settings was not dead-lettered within {DEADLINE_S:.0f} s "
         f"(policy: {keys}; arguments: {dict(twin.arguments)}): nothing was attached."
     )

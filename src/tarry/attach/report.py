@@ -1,18 +1,18 @@
-"""Plans and states as plain data, for `--json` and for tests. Pure."""
+"""Attach plans and states as plain data, for `--json` and for tests. Pure."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tarry.attach.detach import DetachPlan
+from tarry.attach.findings import Level
 from tarry.attach.listing import Attachment
 from tarry.attach.plan import AttachPlan
-from tarry.attach.remarks import Level
-from tarry.topology.policies import BrokerPolicy
+from tarry.topology.broker_policies import BrokerPolicy
 
 
 def status(plan: AttachPlan, *, dry_run: bool = False, left: bool = False) -> str:
-    """`left` is what an attach that was stopped did not come to."""
+    """`left` is True for a plan that an interrupted attach did not reach."""
     if plan.refused:
         return "refused"
     if left:
@@ -43,7 +43,7 @@ def attach_report(plan: AttachPlan, *, dry_run: bool = False, left: bool = False
 
 
 def policy_report(policy: BrokerPolicy) -> dict[str, Any]:
-    """As the management API takes and gives it."""
+    """In the format of the management API."""
     return {
         "name": policy.name,
         "pattern": policy.pattern,

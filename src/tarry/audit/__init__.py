@@ -1,0 +1,1 @@
+"""Audit: compares what Postgres says is waiting with what the broker has."""

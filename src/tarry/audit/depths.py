@@ -1,7 +1,7 @@
-"""How many messages the broker has where, from the management API and, where it matters, from the queue itself.
+"""Queue depths, from the management API and, where the audit depends on them, from the queue itself.
 
-The management API tells what a queue said last, up to ten seconds ago, with what consumers and the dead-letter worker
-have of it. The queue's own answer is of this moment, and has ready messages only: it replaces that part.
+The management API returns statistics up to ten seconds old, including messages held by consumers and by the dead-letter
+worker. A passive declare returns the current number of ready messages only: it replaces that part of the statistics.
 """
 
 from __future__ import annotations
@@ -11,61 +11,68 @@ from dataclasses import dataclass, replace
 
 from pika.exceptions import ChannelClosedByBroker
 
-from tarry.broker.address import Address
-from tarry.broker.declare import ACCESS_REFUSED, connect
-from tarry.broker.management import Json, Management
-from tarry.core.names import Names
+from tarry.amqp.declare import ACCESS_REFUSED, connect
+from tarry.amqp.management import Json, Management
+from tarry.amqp.url import Address
+from tarry.core.names import Kind, Names
 
 
 @dataclass(frozen=True, slots=True)
-class Depth:
-    """One queue."""
+class QueueDepth:
+    """The depth of one queue."""
 
     messages: int = 0
     ready: int = 0
     unacked: int = 0
     known: bool = True
-    """False while the queue has no leader, or has not told its numbers since the broker started."""
+    """False while the queue has no leader, or has reported no statistics since the broker started."""
 
     @property
     def moving(self) -> int:
-        """Neither ready nor with a consumer: held by the dead-letter worker until the next queue has taken them."""
+        """Neither ready nor unacknowledged: held by the dead-letter worker until the next queue has confirmed them."""
         return max(0, self.messages - self.ready - self.unacked)
 
     @property
     def waiting(self) -> int:
-        """Ready or with a consumer: what has not come due is nowhere else."""
+        """Ready or unacknowledged. A message that is not due yet cannot be anywhere else."""
         return self.ready + self.unacked
 
 
 @dataclass(frozen=True, slots=True)
 class Depths:
-    """All of tarry's queues; one that is not there holds nothing."""
+    """The depths of all of tarry's queues; a queue that does not exist counts as empty."""
 
     names: Names
-    queues: Mapping[str, Depth]
+    queues: Mapping[str, QueueDepth]
 
-    def __getitem__(self, queue: str) -> Depth:
-        return self.queues.get(queue, Depth())
+    def __getitem__(self, queue: str) -> QueueDepth:
+        return self.queues.get(queue, QueueDepth())
 
     @property
-    def tiers(self) -> dict[str, Depth]:
+    def tiers(self) -> dict[str, QueueDepth]:
         """The queues that messages wait in."""
-        starts = (f"{self.names.delay}.", f"{self.names.prefix}ladder.")
-        return {name: depth for name, depth in self.queues.items() if name.startswith(starts)}
+        return {name: depth for name, depth in self.queues.items() if self.names.is_waiting_queue(name)}
 
     @property
-    def relays(self) -> dict[str, Depth]:
-        shared, own = self.names.relay, f"{self.names.relay}."
-        return {name: depth for name, depth in self.queues.items() if name == shared or name.startswith(own)}
+    def relays(self) -> dict[str, QueueDepth]:
+        return self._of_kind("relay")
 
     @property
-    def held(self) -> dict[str, Depth]:
-        starts = f"{self.names.prefix}held."
-        return {name: depth for name, depth in self.queues.items() if name.startswith(starts)}
+    def held(self) -> dict[str, QueueDepth]:
+        """The held queues of destinations and of gates."""
+        return self._of_kind("held") | self.gates
+
+    @property
+    def gates(self) -> dict[str, QueueDepth]:
+        """The held queues of policies, of job types and of automatic retries."""
+        return self._of_kind("gate")
+
+    def _of_kind(self, kind: Kind) -> dict[str, QueueDepth]:
+        parsed = ((name, self.names.parse(name)) for name in self.queues)
+        return {name: self.queues[name] for name, found in parsed if found is not None and found.kind == kind}
 
     def with_ready(self, counts: Mapping[str, int]) -> Depths:
-        """With what the queues said of themselves just now."""
+        """A copy with the ready counts that the queues themselves have just returned."""
         fresh = {
             name: replace(self[name], messages=count + self[name].unacked + self[name].moving, ready=count)
             for name, count in counts.items()
@@ -74,44 +81,44 @@ class Depths:
 
 
 def read_depths(management: Management, names: Names) -> Depths:
-    """One request for all queues of the vhost."""
+    """Read the depths of all of tarry's queues in the vhost, with one request."""
     return Depths(
         names, {about["name"]: _depth(about) for about in management.queues() if names.is_ours(about["name"])}
     )
 
 
-def _depth(about: Json) -> Depth:
-    told = "messages" in about and about.get("state", "running") == "running"
+def _depth(about: Json) -> QueueDepth:
+    known = "messages" in about and about.get("state", "running") == "running"
     number = {key: int(about.get(key) or 0) for key in ("messages", "messages_ready", "messages_unacknowledged")}
-    return Depth(number["messages"], number["messages_ready"], number["messages_unacknowledged"], told)
+    return QueueDepth(number["messages"], number["messages_ready"], number["messages_unacknowledged"], known)
 
 
 def ready_counts(address: Address, queues: Collection[str]) -> dict[str, int]:
-    """How many messages are ready in these queues right now; those that are not there are left out."""
+    """The current number of ready messages in each of these queues; queues that do not exist are left out."""
     return {queue: answer.messages for queue, answer in ask_queues(address, queues).items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a queue says of itself."""
+class QueueAnswer:
+    """The answer to a passive declare."""
 
     messages: int
-    """Those that are ready."""
+    """Ready messages only."""
     consumers: int
 
 
-def ask_queues(address: Address, queues: Collection[str]) -> dict[str, Answer]:
-    """What these queues say of themselves right now; those that are not there are left out. A user who may not ask one
-    of them (from RabbitMQ 4.3 on that takes a right on the queue) does not ask the others either.
+def ask_queues(address: Address, queues: Collection[str]) -> dict[str, QueueAnswer]:
+    """Declare these queues passively; queues that do not exist are left out. If access to one of them is refused (from
+    RabbitMQ 4.3 on a passive declare needs a permission on the queue), the remaining queues are not asked either.
     """
-    answers: dict[str, Answer] = {}
+    answers: dict[str, QueueAnswer] = {}
     connection = connect(address, "audit")
     try:
         for queue in queues:
             channel = connection.channel()
             try:
                 found = channel.queue_declare(queue, passive=True).method
-                answers[queue] = Answer(found.message_count, found.consumer_count)
+                answers[queue] = QueueAnswer(found.message_count, found.consumer_count)
                 channel.close()
             except ChannelClosedByBroker as closed:
                 if closed.reply_code == ACCESS_REFUSED:

@@ -1,37 +1,40 @@
-"""The judgement: what the books say is waiting, held against what the broker has. Pure; the shell is in `verify`.
+"""Audit verdict: compares what the store says is waiting with what the broker has. Pure; `verify` does the I/O.
 
-A tier's content cannot be listed without taking it out, so a single message is judged by these rules:
+The content of a tier cannot be listed without consuming it, so a single message is judged by these rules:
 
-* An open retry in its first tier, settled there and not about to leave, must be in that queue. If the queue holds
-  fewer than that, the difference is missing. If it holds none, each of them is missing and is named; else it is known
-  how many are missing, and which ones once they are overdue. Nothing is lost by waiting: none would have run earlier.
-  The same goes for what is held while its destination is paused: it must be in the held queue.
-* An overdue retry is missing, and named, once nothing on the broker can have it any more: its tier is empty-handed or
-  has let later ones go, the tap is past it, and no queue that keeps messages on purpose has any.
-* What a tier or a relay has let go is with its dead-letter worker until the next queue has taken it. After a restart,
-  or when a queue had no leader, the worker offers it again only after three minutes, while later ones pass it by. So as
-  long as a worker holds any, a retry is missing only if a later one had passed longer ago than that.
-* Else it is late: it is on the broker, and the verdict says where it can be.
-* Statistics of the broker are seconds old. Where only they say that a queue has what it must have, and not the queue
-  itself, it is not judged until they are newer than the question.
+* An open retry in its first tier, past the settling time and not about to leave, must be in that queue. If the queue
+  holds fewer messages than that, the difference is missing. If it holds none, each of those retries is missing and is
+  named. Otherwise only the number of missing retries is known at first, and they are named once they are overdue.
+  Waiting loses nothing: none of them would have run earlier. The same applies to retries that are held while their
+  destination is paused: they must be in the held queue.
+* An overdue retry is missing, and named, once nothing on the broker can contain it any more: its tier has no messages
+  beyond those that are not overdue, or has released later ones; the tap has read past it; and no queue that retains
+  messages on purpose, and can contain this one, has any.
+* A message that a tier or a relay has released is held by the dead-letter worker until the next queue has confirmed it.
+  After a restart, or when a queue had no leader, the worker offers it again only after three minutes, while later
+  messages overtake it. So while a worker holds any message, a retry is missing only if a later one had passed longer
+  ago than that.
+* Otherwise the retry is late: it is on the broker, and the verdict says where it can be.
+* Broker statistics are seconds old. If only the statistics, and not the queue itself, say that a queue holds what it
+  must, the queue is not judged until the statistics are newer than the start of the audit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tarry.audit.depths import Depths
-from tarry.core.names import Destination
+from tarry.core.names import Destination, Gate, holder_of_label
 
 WORKER_SLOTS = 32
-"""Messages that a dead-letter worker moves at once; those behind a full relay have not passed the tap."""
+"""Messages that a dead-letter worker moves at a time. Messages behind a full relay have not passed the tap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A retry that the books have open."""
+    """A retry that is open in the store."""
 
     retry_id: str
     round: int
@@ -43,30 +46,32 @@ class Open:
     due: datetime
     rebuildable: bool
     expected: datetime | None = None
-    """When the broker should have let it go."""
+    """When the broker should have released it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The books at one moment."""
+    """The state of the store at one moment."""
 
     now: datetime
     waiting: Mapping[str, int]
-    """For each tier, how many must be in it."""
+    """For each tier, how many messages must be in it."""
     overdue: Sequence[Open] = ()
     stale_claims: Sequence[Open] = ()
     not_overdue: Mapping[str, int] = field(default_factory=dict)
-    """For each tier of an overdue one, how many others can be in it by right."""
+    """For each tier of an overdue retry, how many retries that are not overdue can be in it."""
     passed: Mapping[str, datetime] = field(default_factory=dict)
-    """For each tier, the latest expected moment of what it has let go."""
+    """For each tier, the latest expected time among the retries that it has released."""
     passed_long_ago: Mapping[str, datetime] = field(default_factory=dict)
-    """The same as it was when what a worker holds now was offered last, or before."""
+    """The same, as of the last time a worker offered the messages that it holds now, or earlier."""
+    gates: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """For each overdue retry, by its id: the held queues of gates that it can be in."""
     tap_seen: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """One that the broker does not have."""
+    """A retry that the broker does not have."""
 
     retry: Open
     why: str
@@ -74,7 +79,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """One that has not returned, and where it can be."""
+    """An overdue retry, and the queues that it can be in."""
 
     retry: Open
     where: tuple[str, ...]
@@ -82,7 +87,7 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """A tier that holds fewer than it must."""
+    """A tier that holds fewer messages than it must."""
 
     tier: str
     expected: int
@@ -94,29 +99,39 @@ class Shortage:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What was found."""
+class AuditVerdict:
+    """The result of an audit."""
 
-    missing: Sequence[Missing] = ()
-    shortages: Sequence[Shortage] = ()
-    """Tiers of which it is known how many are missing, but not which ones yet."""
-    late: Sequence[Late] = ()
-    unjudged: Sequence[str] = ()
-    """Queues whose depth the broker could not tell."""
+    missing: list[Missing] = field(default_factory=list)
+    shortages: list[Shortage] = field(default_factory=list)
+    """Tiers with a known number of missing retries that cannot be named yet."""
+    late: list[Late] = field(default_factory=list)
+    unjudged: list[str] = field(default_factory=list)
+    """Queues whose depth is not known."""
 
     @property
     def lost(self) -> int:
         return len(self.missing) + sum(shortage.missing for shortage in self.shortages)
 
 
+def can_hold(label: str, carried: Collection[str] | None, policy: str | None) -> bool:
+    """Whether the gate with this label can hold a retry whose message carries these labels. If its properties were not
+    stored (None), only its policy is known: any job type can apply to it, and it can be an automatic retry.
+    """
+    if carried is not None:
+        return label in carried
+    gate = holder_of_label(label)
+    return gate.kind != "policy" or policy is None or label == Gate("policy", policy).label
+
+
 def short_queues(snapshot: Snapshot, depths: Depths) -> set[str]:
-    """Queues that hold less than they must."""
+    """Queues that hold fewer messages than they must."""
     return {tier for tier, count in snapshot.waiting.items() if depths[tier].waiting < count}
 
 
 def deciding_queues(snapshot: Snapshot, depths: Depths) -> set[str]:
-    """Queues whose depth decides whether something is missing: those that must hold something, and those that are said
-    to hold something that may be an overdue retry, or a claimed one's request.
+    """Queues whose depth decides whether something is missing: those that must hold messages, and those that, by
+    the statistics, hold messages which may be an overdue retry or the request of a claimed one.
     """
     names = depths.names
     others: set[str] = set()
@@ -124,6 +139,7 @@ def deciding_queues(snapshot: Snapshot, depths: Depths) -> set[str]:
         ways = _ways(row)
         others |= {row.tier or names.delay, names.relay, names.audit, names.unroutable, names.cancelled}
         others |= {queue for way in ways for queue in (names.relay_queue(way), names.held_queue(way))}
+        others |= set(snapshot.gates.get(row.retry_id, ()))
     if snapshot.stale_claims:
         others |= {names.scheduled, names.audit}
     must = {tier for tier, count in snapshot.waiting.items() if count}
@@ -131,20 +147,20 @@ def deciding_queues(snapshot: Snapshot, depths: Depths) -> set[str]:
 
 
 def unsettled_queues(snapshot: Snapshot, depths: Depths, ready: Mapping[str, int]) -> list[str]:
-    """Queues that hold what they must only by statistics: `ready` is what the queues themselves have said."""
+    """Queues that hold what they must by the statistics only; `ready` has the counts from the queues themselves."""
     return [tier for tier, count in snapshot.waiting.items() if ready.get(tier, 0) < count <= depths[tier].waiting]
 
 
 def empty_tiers(snapshot: Snapshot, depths: Depths) -> list[str]:
-    """Tiers that must hold something and hold nothing: all that the books have in them is missing."""
+    """Tiers that must hold messages and are empty: everything that the store has in them is missing."""
     short = (tier for tier, count in snapshot.waiting.items() if count)
     return [tier for tier in short if depths[tier].known and not depths[tier].waiting]
 
 
 def judge(
     snapshot: Snapshot, depths: Depths, in_empty_tiers: Sequence[Open] = (), grace: timedelta = timedelta()
-) -> Verdict:
-    """`in_empty_tiers` are the rows behind `empty_tiers`."""
+) -> AuditVerdict:
+    """Apply the rules. `in_empty_tiers` are the retries that must be in the queues of `empty_tiers`."""
     missing = [
         Missing(row, f"{row.tier if row.state != 'held' else 'its held queue'} is empty") for row in in_empty_tiers
     ]
@@ -156,7 +172,7 @@ def judge(
         else:
             missing.append(Missing(row, "overdue, and nowhere on the broker"))
     missing += [Missing(row, "claimed, and its request is gone") for row in _without_request(snapshot, depths)]
-    return Verdict(missing, _shortages(snapshot, depths), late, _unjudged(snapshot, depths))
+    return AuditVerdict(missing, _shortages(snapshot, depths), late, _unjudged(snapshot, depths))
 
 
 def _shortages(snapshot: Snapshot, depths: Depths) -> list[Shortage]:
@@ -173,7 +189,7 @@ def _unjudged(snapshot: Snapshot, depths: Depths) -> list[str]:
 
 
 def _without_request(snapshot: Snapshot, depths: Depths) -> Sequence[Open]:
-    """A request stays until its successor is confirmed, and its record goes through the tap's queue at worst."""
+    """A request stays queued until its successor is confirmed; at worst its record goes through the tap's queue."""
     names = depths.names
     somewhere = [depths[names.scheduled], depths[names.audit]]
     gone = all(depth.known and not depth.messages for depth in somewhere)
@@ -197,11 +213,12 @@ def _places(row: Open, snapshot: Snapshot, depths: Depths, grace: timedelta) -> 
         few = depths[queue].messages < WORKER_SLOTS
         if not depths[queue].known or not few or (depths[queue].moving and not offered_again):
             yield queue
-    for queue in (*(names.held_queue(way) for way in ways), names.unroutable, names.cancelled):
+    held = (*(names.held_queue(way) for way in ways), *snapshot.gates.get(row.retry_id, ()))
+    for queue in (*held, names.unroutable, names.cancelled):
         if depths[queue].messages or not depths[queue].known:
             yield queue
 
 
 def _ways(row: Open) -> list[Destination]:
-    """How it can return: to its queue, or through its exchange."""
+    """The destinations that it can return to: its queue, or its exchange."""
     return [Destination("queue", row.queue), *([Destination("exchange", row.exchange)] if row.exchange else [])]

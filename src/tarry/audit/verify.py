@@ -1,60 +1,64 @@
-"""`tarry audit verify`: the books and the broker, read and held against each other until they have settled."""
+"""`tarry audit verify`: reads the store and the broker, and compares them until the result is settled."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from tarry.amqp.management import STATISTICS, Management
+from tarry.amqp.url import Address
 from tarry.audit.depths import Depths, read_depths, ready_counts
-from tarry.audit.records import Balance
-from tarry.audit.report import GRACE, Report
-from tarry.audit.store import LEASE
+from tarry.audit.status import read_balance
 from tarry.audit.verdict import (
+    AuditVerdict,
     Open,
     Snapshot,
-    Verdict,
+    can_hold,
     deciding_queues,
     empty_tiers,
     judge,
     short_queues,
     unsettled_queues,
 )
-from tarry.broker.address import Address
-from tarry.broker.management import STATISTICS, Management
 from tarry.core.durations import parse_duration
-from tarry.core.names import Destination, Names
+from tarry.core.names import Names, holder_of
 from tarry.errors import BrokerError, BrokerUnreachableError
+from tarry.store.claims import LEASE
+from tarry.store.database import PostgresSession
+from tarry.store.rows import GRACE, Balance
+from tarry.tasks import in_thread
 
 SETTLE = timedelta(seconds=2)
-"""A message so close to the beginning or the end of its wait is in flight, and not judged."""
+"""A message this close to the beginning or the end of its wait counts as in flight, and is not judged."""
 
 OFFERED_AGAIN = timedelta(seconds=180)
-"""After so long a broker offers again what a queue did not take, or was not there to take: its setting
-`dead_letter_worker_publisher_confirm_timeout`, which the management API does not tell."""
+"""How long the broker waits before it offers a message again that a queue did not confirm, or that had no queue: its
+setting `dead_letter_worker_publisher_confirm_timeout`, which the management API does not expose."""
 
 PAUSE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """How patient the judgement is."""
+class AuditRules:
+    """Time limits of the audit."""
 
     grace: timedelta = GRACE
     settle: timedelta = SETTLE
     patience: float = STATISTICS
-    """Seconds to look again for, while something is missing or a depth unknown."""
+    """Seconds to repeat the reading while something is missing or a depth is unknown."""
     offered_again: timedelta = OFFERED_AGAIN
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """The books and the broker at one moment."""
+class AuditReading:
+    """The store and the broker at one moment, and the verdict."""
 
     snapshot: Snapshot
     depths: Depths
-    verdict: Verdict
+    verdict: AuditVerdict
 
     @property
     def in_tiers(self) -> int:
@@ -63,49 +67,52 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Auditor:
-    """The two things to read, and how."""
+    """Reads the store and the broker, and judges them by the rules.
 
-    report: Report
+    Calls to the broker run in threads, and so does the work on what can be a very large number of rows.
+    """
+
+    session: PostgresSession
     management: Management
     names: Names
-    rules: Rules = Rules()
-    sleep: Callable[[float], None] = time.sleep
+    rules: AuditRules = AuditRules()
 
     @property
     def address(self) -> Address:
         return self.management.address
 
-    def settled(self) -> Look:
-        """The first look that proves that nothing is missing, or the last one if none does."""
+    async def settled(self) -> AuditReading:
+        """The first reading that proves that nothing is missing, or the last one if none does."""
         began = time.monotonic()
         while True:
             waited = time.monotonic() - began
-            look = self.look(trust_statistics=waited >= STATISTICS)
-            if not (look.verdict.lost or look.verdict.unjudged) or waited > self.rules.patience:
-                return look
-            self.sleep(PAUSE)
+            reading = await self.read(trust_statistics=waited >= STATISTICS)
+            if not (reading.verdict.lost or reading.verdict.unjudged) or waited > self.rules.patience:
+                return reading
+            await asyncio.sleep(PAUSE)
 
-    def look(self, *, trust_statistics: bool = True) -> Look:
-        """With statistics that are newer than the question, or by a caller who looks again later, only queues that are
-        short by them are asked themselves. Otherwise all queues are asked that decide.
+    async def read(self, *, trust_statistics: bool = True) -> AuditReading:
+        """Take one reading. If the statistics are newer than the start of the audit, or if the caller takes another
+        reading later, only queues that are short by the statistics are asked directly. Otherwise every queue that can
+        change the verdict is asked.
         """
-        depths = read_depths(self.management, self.names)
-        snapshot = self._snapshot()
+        depths = await in_thread(lambda: read_depths(self.management, self.names), "audit depths")
+        snapshot = await self._snapshot(depths)
         choose = short_queues if trust_statistics else deciding_queues
-        ready = self._ready(choose(snapshot, depths))
-        depths = depths.with_ready(ready)
-        rows = self._rows_of(empty_tiers(snapshot, depths), depths)
-        verdict = judge(snapshot, depths, rows, self.rules.grace)
+        ready = await in_thread(lambda: self._ready(choose(snapshot, depths)), "audit ready counts")
+        fresh = depths.with_ready(ready)
+        rows = await self._rows_of(empty_tiers(snapshot, fresh), fresh)
+        verdict = await in_thread(lambda: judge(snapshot, fresh, rows, self.rules.grace), "audit verdict")
         if not trust_statistics:
-            unjudged = sorted({*verdict.unjudged, *unsettled_queues(snapshot, depths, ready)})
+            unjudged = sorted({*verdict.unjudged, *unsettled_queues(snapshot, fresh, ready)})
             verdict = replace(verdict, unjudged=unjudged)
-        return Look(snapshot, depths, verdict)
+        return AuditReading(snapshot, fresh, verdict)
 
-    def balance(self, *, since: datetime | None = None, queue: str | None = None) -> Balance:
-        return self.report.balance(self.rules.grace, since=since, queue=queue)
+    async def balance(self, *, since: datetime | None = None, queue: str | None = None) -> Balance:
+        return await read_balance(self.session, self.rules.grace, since=since, queue=queue)
 
     def _ready(self, queues: Collection[str]) -> dict[str, int]:
-        """A user who may use the management API but not the broker has to do with the statistics."""
+        """For a user who may use the management API but not the broker, only the statistics are available."""
         try:
             return ready_counts(self.address, queues) if queues else {}
         except BrokerUnreachableError:
@@ -113,60 +120,79 @@ class Auditor:
         except BrokerError:
             return {}
 
-    def _snapshot(self) -> Snapshot:
-        rules, rows = self.rules, self.report.rows
-        now = rows("clock")[0][0]
-        overdue = [Open(*row) for row in rows("overdue_rows", grace=rules.grace)]
+    async def _snapshot(self, depths: Depths) -> Snapshot:
+        rules, rows = self.rules, self.session.rows
+        now = (await rows("clock"))[0][0]
+        overdue, gates = await self._overdue(depths)
         tiers = sorted({row.tier for row in overdue if row.tier})
+        in_tiers: dict[str, int] = dict(await rows("in_first_wait", settle=rules.settle, **await self._tiers()))
         return Snapshot(
             now=now,
-            waiting=dict(rows("in_first_wait", settle=rules.settle, **self._tiers())) | self._in_hold(),
+            waiting=in_tiers | await self._in_hold(),
             overdue=overdue,
-            stale_claims=[Open(*row) for row in rows("stale_claims", lease=LEASE + rules.grace)],
-            not_overdue=dict(rows("not_overdue_by_tier", tiers=tiers, grace=rules.grace)) if tiers else {},
-            passed=dict(rows("passed", tiers=tiers, ago=timedelta())) if tiers else {},
-            passed_long_ago=dict(rows("passed", tiers=tiers, ago=rules.offered_again)) if tiers else {},
-            tap_seen=rows("tap_seen")[0][0],
+            stale_claims=await self._open_rows("stale_claims", lease=LEASE + rules.grace),
+            not_overdue=dict(await rows("not_overdue_by_tier", tiers=tiers, grace=rules.grace)) if tiers else {},
+            passed=dict(await rows("passed", tiers=tiers, ago=timedelta())) if tiers else {},
+            passed_long_ago=dict(await rows("passed", tiers=tiers, ago=rules.offered_again)) if tiers else {},
+            gates=gates,
+            tap_seen=(await rows("tap_seen"))[0][0],
         )
 
-    def _in_hold(self) -> dict[str, int]:
-        """What is held must be in its held queue."""
-        found = self.report.rows("in_hold", settle=self.rules.settle)
-        return {self.names.held_queue(Destination(kind, name)): count for kind, name, count in found}
+    async def _overdue(self, depths: Depths) -> tuple[list[Open], dict[str, list[str]]]:
+        """The overdue retries; and for each of them, by its id, the held queues of gates that it can be in."""
+        queues = {label: queue for queue in depths.gates if (label := self.names.destination_label(queue)) is not None}
+        rows = await self.session.rows("overdue_rows", grace=self.rules.grace, gates=list(queues))
 
-    def _rows_of(self, queues: list[str], depths: Depths) -> list[Open]:
-        """Who must be in these queues; with not one message in any tier, who must be anywhere on its way."""
-        stem = self.names.held_queue(Destination("queue", ""))
-        held = [queue.removeprefix(stem) for queue in queues if queue.startswith(stem)]
-        tiers = [queue for queue in queues if not queue.startswith(stem)]
-        return [*self._rows_in_tiers(tiers, depths), *self._rows_in_hold(held)]
+        def read() -> tuple[list[Open], dict[str, list[str]]]:
+            overdue, gates = [], {}
+            for *columns, carried, policy in rows:
+                row = Open(*columns)
+                overdue.append(row)
+                gates[row.retry_id] = [queue for label, queue in queues.items() if can_hold(label, carried, policy)]
+            return overdue, gates
 
-    def _rows_in_hold(self, destinations: list[str]) -> list[Open]:
+        return await in_thread(read, "audit rows")
+
+    async def _in_hold(self) -> dict[str, int]:
+        """How many messages must be in each held queue."""
+        found = await self.session.rows("in_held_queues", settle=self.rules.settle)
+        return {self.names.held_queue(holder_of(kind, name)): count for kind, name, count in found}
+
+    async def _rows_of(self, queues: list[str], depths: Depths) -> list[Open]:
+        """The retries that must be in these queues; if all tiers are empty, those anywhere on their itinerary."""
+        labels = {queue: self.names.destination_label(queue) for queue in queues}
+        held = [label for label in labels.values() if label is not None]
+        tiers = [queue for queue, label in labels.items() if label is None]
+        return [*await self._rows_in_tiers(tiers, depths), *await self._rows_in_hold(held)]
+
+    async def _rows_in_hold(self, destinations: list[str]) -> list[Open]:
         if not destinations:
             return []
-        found = self.report.rows("rows_in_hold", settle=self.rules.settle, destinations=destinations)
-        return [Open(*row) for row in found]
+        return await self._open_rows("rows_in_held_queues", settle=self.rules.settle, destinations=destinations)
 
-    def _rows_in_tiers(self, tiers: list[str], depths: Depths) -> list[Open]:
+    async def _rows_in_tiers(self, tiers: list[str], depths: Depths) -> list[Open]:
         if not tiers:
             return []
         bare = all(depth.known and not depth.messages for depth in depths.tiers.values())
-        asked = self._tiers() if bare else self._tiers(tiers)
-        found = self.report.rows("rows_in_first_wait", settle=self.rules.settle, whole_way=bare, **asked)
-        return [Open(*row) for row in found]
+        asked = await self._tiers() if bare else await self._tiers(tiers)
+        return await self._open_rows("rows_in_first_wait", settle=self.rules.settle, whole_way=bare, **asked)
 
-    def _tiers(self, only: list[str] | None = None) -> dict[str, list[str] | list[int]]:
-        names = only if only is not None else [row[0] for row in self.report.rows("open_by_tier") if row[0]]
+    async def _open_rows(self, name: str, **parameters: object) -> list[Open]:
+        rows = await self.session.rows(name, **parameters)
+        return await in_thread(lambda: [Open(*row) for row in rows], "audit rows")
+
+    async def _tiers(self, only: list[str] | None = None) -> dict[str, list[str] | list[int]]:
+        names = only if only is not None else [row[0] for row in await self.session.rows("open_by_tier") if row[0]]
         known = {name: ttl for name in names if (ttl := first_wait_ms(self.names, name)) is not None}
         return {"tiers": list(known), "ttls": list(known.values())}
 
 
 def first_wait_ms(names: Names, tier: str) -> int | None:
-    """How long a message stays in this queue; None if it is no tier. The TTL is part of a tier's name."""
-    for start in (f"{names.delay}.", f"{names.prefix}ladder."):
-        if tier.startswith(start):
-            try:
-                return parse_duration(tier.rpartition(".")[2])
-            except ValueError:
-                return None
-    return None
+    """How long a message stays in this queue; None if it is not a tier. The TTL is part of a tier's name."""
+    found = names.parse(tier)
+    if found is None or found.delay is None:
+        return None
+    try:
+        return parse_duration(found.delay)
+    except ValueError:
+        return None

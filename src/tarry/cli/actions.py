@@ -1,4 +1,4 @@
-"""`tarry actions`: who did what."""
+"""`tarry actions`: the action log."""
 
 from __future__ import annotations
 
@@ -8,44 +8,43 @@ from typing import Annotated
 
 import typer
 
-from tarry.cli.control_options import with_hands
-from tarry.cli.control_port import Hands
 from tarry.cli.control_view import plain
+from tarry.cli.operator_command import operator_command
 from tarry.cli.options import AsJson
-from tarry.cli.output import line, print_json, print_table, table
-from tarry.cli.printable import printable, shortened
-from tarry.control.lookup import Done
+from tarry.cli.output import line, print_json, print_table, printable, shortened, table
+from tarry.operations.lookup import ActionRow
+from tarry.operations.protocol import Operations
 
 LONGEST = 80
 
 
 def register(app: typer.Typer) -> None:
-    app.command("actions")(with_hands(actions, only_looks=True))
+    app.command("actions")(operator_command(actions, only_looks=True))
 
 
 async def actions(
     *,
-    hands: Hands,
-    actor: Annotated[str | None, typer.Option(metavar="NAME", help="Exactly as it is recorded.")] = None,
-    kind: Annotated[str | None, typer.Option(help="As in cancel, retry_now, pause.")] = None,
+    operations: Operations,
+    actor: Annotated[str | None, typer.Option(metavar="NAME", help="The actor, exactly as recorded.")] = None,
+    kind: Annotated[str | None, typer.Option(help="The kind, such as cancel, retry_now or pause.")] = None,
     target: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A retry id, a queue, a job; or the beginning of an id.")
+        str | None, typer.Option(metavar="NAME", help="A retry id, a queue or a job; or the prefix of an id.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="How many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of actions.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Who did what, from wherever: the latest first."""
-    found = await hands.actions(actor, kind, target, limit=limit)
+    """Show the action log: who did what, latest first."""
+    found = (await operations.list_actions(actor=actor, kind=kind, target=target, limit=limit)).items
     if as_json:
         print_json([plain(asdict(one)) for one in found])
         return
     if found:
         show(found)
     else:
-        line("nobody did anything of the kind")
+        line("no matching actions")
 
 
-def show(found: Sequence[Done]) -> None:
+def show(found: Sequence[ActionRow]) -> None:
     shown = table("", "at", "actor", "what", "to", "why", "outcome", copied=("to",))
     for one in found:
         why = shortened(str(one.detail.get("reason") or ""), LONGEST)
@@ -54,9 +53,9 @@ def show(found: Sequence[Done]) -> None:
     print_table(shown)
 
 
-def _outcome(done: Done) -> str:
-    """What came of it, in a few words."""
+def _outcome(done: ActionRow) -> str:
+    """The outcome in a few words."""
     if done.outcome is None:
-        return "under way, or cut off"
-    said = done.outcome.get("error") or done.outcome.get("answer") or "done"
-    return shortened(str(said), LONGEST)
+        return "in progress, or interrupted"
+    text = done.outcome.get("error") or done.outcome.get("answer") or "done"
+    return shortened(str(text), LONGEST)

@@ -1,4 +1,4 @@
-"""How `tarry attach` and `tarry detach` look on a terminal."""
+"""Output of `tarry attach` and `tarry detach`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from rich.text import Text
 
 from tarry.attach.detach import DetachPlan
-from tarry.attach.listing import Attachment, State
+from tarry.attach.findings import Level
+from tarry.attach.listing import Attachment, AttachmentState
 from tarry.attach.plan import AttachPlan
-from tarry.attach.remarks import Level
 from tarry.attach.report import policy_report, status
 from tarry.cli.output import line, note, print_table, table
 
@@ -22,9 +22,9 @@ MARKS = {
     "refused": ("✘", "red"),
     "not attached": ("✘", "red"),
 }
-WORDS = {"unchanged": "attached already, nothing to change", "planned": "would be attached"}
+WORDS = {"unchanged": "already attached, nothing to change", "planned": "would be attached"}
 REMARKS = ((Level.REFUSAL, "why:", "red"), (Level.WARNING, "warning:", "yellow"), (Level.NOTE, "note:", "dim"))
-STATES = {State.OK: "green", State.DRIFTED: "yellow", State.TYPE_CHANGED: "yellow"}
+STATES = {AttachmentState.OK: "green", AttachmentState.DRIFTED: "yellow", AttachmentState.TYPE_CHANGED: "yellow"}
 
 
 def show_plan(plan: AttachPlan, *, dry_run: bool) -> None:
@@ -45,7 +45,7 @@ def show_unfinished(plan: AttachPlan, *, left: bool) -> None:
 
 
 def _changes(plan: AttachPlan, *, in_full: bool) -> list[str]:
-    """In full, a reader can check the policy word by word and set it by other means."""
+    """In full, a reader can check the policy and set it by other means."""
     found = [
         f"queue   {queue.name}{f' {_compact(queue.arguments.as_dict())}' if in_full else ''}"
         for queue in plan.missing.queues
@@ -64,7 +64,7 @@ def _compact(data: dict[str, Any]) -> str:
 
 def show_attachments(found: Sequence[Attachment]) -> None:
     if not found:
-        note("Nothing is attached. `tarry attach <queue>` routes a queue's rejects into tarry.")
+        note("Nothing is attached. `tarry attach <queue>` routes the rejects of a queue to tarry.")
         return
     shown = table("Attached", "kind", "name", "state", "merged with policy", "detail", copied=("name",))
     for one in found:

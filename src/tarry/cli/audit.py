@@ -1,76 +1,144 @@
-"""`tarry audit`: the books."""
+"""`tarry audit`: the audit's totals, its comparison with the broker, recovery, write-off, pruning and migration."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from tarry.audit.migrate import migrate
-from tarry.audit.report import report
-from tarry.audit.retention import prune
-from tarry.cli import audit_recover, audit_write_off
-from tarry.cli.audit_options import Books, with_books
+from tarry.audit.verify import AuditRules
 from tarry.cli.audit_view import (
     balance_report,
+    show_attempts,
     show_balance,
+    show_missing,
+    show_recovered,
     show_verdict,
     verdict_report,
 )
 from tarry.cli.installation import DatabaseUrl, duration, moment
+from tarry.cli.operator_command import Command, operator_command
 from tarry.cli.options import AsJson
-from tarry.cli.output import Commands, line, print_json
+from tarry.cli.output import Commands, line, note, print_json, progress_bar
+from tarry.operations.audit import Progress
+from tarry.operations.protocol import Operations
 from tarry.settings import load_settings
+from tarry.store.database import PostgresSession, migrate, open_session
+from tarry.store.retention import prune
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, help="The books: what was scheduled, and what came back.")
+app = typer.Typer(cls=Commands, no_args_is_help=True, help="Prove that no retry is lost, and recover missing ones.")
+
+Grace = Annotated[
+    str,
+    typer.Option(
+        metavar="DURATION", help="A retry this long past its due time that was not seen to return is overdue."
+    ),
+]
+Settle = Annotated[
+    str,
+    typer.Option(
+        metavar="DURATION", help="A message this close to the start or end of its wait is in flight, and not judged."
+    ),
+]
+Patience = Annotated[
+    str, typer.Option(metavar="DURATION", help="Repeat the comparison for this long while something is missing.")
+]
+OfferedAgain = Annotated[
+    str,
+    typer.Option(
+        metavar="DURATION",
+        help="How long the broker waits before it offers a message again that a queue did not take. Change it only if "
+        "your broker is configured so.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this, only show what would be done.")]
+
+T = TypeVar("T")
+
+
+def _command(name: str, *, only_looks: bool = False) -> Callable[[Command], Command]:
+    def register(function: Command) -> Command:
+        app.command(name)(operator_command(function, only_looks=only_looks))
+        return function
+
+    return register
 
 
 @app.command("migrate")
 def migrate_command(database_url: DatabaseUrl = None, *, as_json: AsJson = False) -> None:
-    """Bring the audit's tables up to date."""
-    applied = migrate(load_settings(database_url=database_url).dsn)
+    """Create or update the tables of the audit."""
+    applied = asyncio.run(migrate(load_settings(database_url=database_url).dsn))
     if as_json:
         print_json({"applied": applied})
     else:
         line(f"applied: {', '.join(applied)}" if applied else "nothing to do: the tables are up to date")
 
 
-@app.command("balance")
-def balance_command(database_url: DatabaseUrl = None, *, as_json: AsJson = False) -> None:
-    """How the books stand by themselves, without the broker; exits 1 if a retry is unaccounted for."""
-    with report(load_settings(database_url=database_url).dsn) as books:
-        balance, drift = books.balance(), books.drift()
+@_command("balance", only_looks=True)
+async def balance_command(*, operations: Operations, as_json: AsJson = False) -> None:
+    """Show the totals of the audit, without asking the broker.
+
+    Exits 1 if a retry is unaccounted for.
+    """
+    found = await operations.balance()
     if as_json:
-        print_json({"balance": balance_report(balance), "drift_ms": asdict(drift)})
+        print_json({"balance": balance_report(found.balance), "drift_ms": asdict(found.drift)})
     else:
-        show_balance(balance)
-    if balance.lost:
+        show_balance(found.balance)
+    if found.balance.lost:
         raise typer.Exit(1)
 
 
-@app.command("verify")
-@with_books
-def verify_command(
+@_command("attempts", only_looks=True)
+async def attempts_command(
     *,
-    books: Books,
-    since: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Balance only what began since: 1h, or 2030-01-31T12:00.")
-    ] = None,
-    queue: Annotated[str | None, typer.Option(help="Balance only what failed in this queue.")] = None,
+    operations: Operations,
+    within: Annotated[
+        str, typer.Option(metavar="DURATION", help="Count the retries that returned within this time.")
+    ] = "24h",
+    queue: Annotated[str | None, typer.Option(help="Count only retries that failed in this queue.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove that no retry is lost: the books against the broker. Exits 1, with the list, if one is missing."""
-    began = moment(since, "--since")
-    look = books.auditor.settled()
-    balance = books.auditor.balance(since=began, queue=queue)
-    proven = not (look.verdict.lost or look.verdict.unjudged)
+    """Show how many retries of each attempt succeeded or failed again."""
+    found = await operations.outcomes(duration(within, "--within"), queue=queue)
     if as_json:
-        print_json({"ok": proven, "balance": balance_report(balance)} | verdict_report(look.verdict))
+        print_json([asdict(one) for one in found])
     else:
-        show_balance(balance)
-        show_verdict(look)
-    if not proven:
+        show_attempts(found)
+
+
+@_command("verify")
+async def verify_command(
+    *,
+    operations: Operations,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="Balance only retries that began since then: 1h, or 2030-01-31T12:00."),
+    ] = None,
+    queue: Annotated[str | None, typer.Option(help="Balance only retries that failed in this queue.")] = None,
+    as_json: AsJson = False,
+    grace: Grace = "30s",
+    settle: Settle = "2s",
+    patience: Patience = "12s",
+    offered_again: OfferedAgain = "180s",
+) -> None:
+    """Compare the audit with the broker, to prove that no retry is lost.
+
+    Exits 1 and lists the missing retries if there are any.
+    """
+    rules = _rules(grace, settle, patience, offered_again)
+    began = moment(since, "--since")
+    found = await operations.verify(rules, since=began, queue=queue)
+    if as_json:
+        print_json({"ok": found.ok, "balance": balance_report(found.balance)} | verdict_report(found.verdict))
+    else:
+        show_balance(found.balance)
+        show_verdict(found.verdict, found.tiers)
+    if not found.ok:
         raise typer.Exit(1)
 
 
@@ -78,17 +146,21 @@ def verify_command(
 def prune_command(
     *,
     older_than: Annotated[
-        str, typer.Option(metavar="DURATION", help="History and finished retries older than this go, as in 30d.")
+        str, typer.Option(metavar="DURATION", help="Delete history and finished retries older than this, as in 30d.")
     ],
     payloads_older_than: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Payloads of finished retries go sooner, as in 1d.")
+        str | None, typer.Option(metavar="DURATION", help="Delete payloads of finished retries sooner, as in 1d.")
     ] = None,
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Drop old history, whole days at once, and what is finished. What is open or in review stays, however old."""
+    """Delete old history and finished retries.
+
+    History is dropped in whole days. Open retries and messages in review are kept, however old they are.
+    """
     payloads = duration(payloads_older_than, "--payloads-older-than") if payloads_older_than else None
-    pruned = prune(load_settings(database_url=database_url).dsn, duration(older_than, "--older-than"), payloads)
+    history = duration(older_than, "--older-than")
+    pruned = _with_session(database_url, lambda session: prune(session, history, payloads))
     if as_json:
         print_json(asdict(pruned))
     else:
@@ -98,5 +170,113 @@ def prune_command(
         )
 
 
-audit_recover.register(app)
-audit_write_off.register(app)
+@_command("recover")
+async def recover_command(
+    *,
+    operations: Operations,
+    yes: Yes = False,
+    review: Annotated[
+        bool, typer.Option("--review", help="Also publish messages that were in review, if the review queue is empty.")
+    ] = False,
+    as_json: AsJson = False,
+    grace: Grace = "30s",
+    settle: Settle = "2s",
+    patience: Patience = "12s",
+    offered_again: OfferedAgain = "180s",
+) -> None:
+    """Publish retries again that the broker has lost.
+
+    They are read from the store, and each waits for the rest of its delay. Safe to run twice.
+    """
+    rules = _rules(grace, settle, patience, offered_again)
+    with _recover_progress() as progress:
+        found = await operations.recover(rules, review=review, execute=yes, progress=progress)
+    if as_json:
+        done = asdict(found.recovered) | {"sent_to_review": found.sent_to_review}
+        print_json({"done": found.done, "reviews": found.reviews} | verdict_report(found.verdict) | done)
+        return
+    show_verdict(found.verdict, found.tiers)
+    if found.done:
+        show_recovered(found.recovered)
+        line(f"{found.sent_to_review:,} published to review again") if found.reviews else None
+    elif found.recoverable or found.reviews:
+        note(
+            f"This would publish {found.recoverable:,} again, and {found.reviews:,} to review. Nothing was done yet: "
+            "add --yes."
+        )
+
+
+@_command("write-off")
+async def write_off_command(
+    *,
+    operations: Operations,
+    retry_ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RETRY_ID",
+            help="Only these, by id or its prefix; without any, all that `recover` cannot publish again.",
+            show_default=False,
+        ),
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why they are closed; recorded in their history.")],
+    yes: Yes = False,
+    as_json: AsJson = False,
+    grace: Grace = "30s",
+    settle: Settle = "2s",
+    patience: Patience = "12s",
+    offered_again: OfferedAgain = "180s",
+) -> None:
+    """Close retries that are missing for good, with a reason.
+
+    Such as retries lost before their payload was stored, or claimed in a backup that was restored.
+    """
+    rules = _rules(grace, settle, patience, offered_again)
+    found = await operations.write_off(rules, retry_ids=retry_ids or [], reason=reason, execute=yes)
+    if as_json:
+        print_json({"done": found.done, "written_off": found.written_off} | verdict_report(found.verdict))
+        return
+    show_missing(found.chosen)
+    if found.done:
+        line(f"{len(found.written_off):,} written off", "✓", "green")
+        if len(found.written_off) < len(found.chosen):
+            line(f"{len(found.chosen) - len(found.written_off):,} were no longer missing")
+    elif found.chosen:
+        note(f"This would write off {len(found.chosen):,}. Nothing was done yet: add --yes.")
+    else:
+        line("nothing is missing that `tarry audit recover` cannot publish again", "✓", "green")
+
+
+def _rules(grace: str, settle: str, patience: str, offered_again: str) -> AuditRules:
+    return AuditRules(
+        duration(grace, "--grace"),
+        duration(settle, "--settle"),
+        duration(patience, "--patience").total_seconds(),
+        duration(offered_again, "--offered-again"),
+    )
+
+
+def _with_session(database_url: str | None, work: Callable[[PostgresSession], Coroutine[Any, Any, T]]) -> T:
+    """Run work that needs only Postgres."""
+
+    async def run() -> T:
+        async with open_session(load_settings(database_url=database_url).dsn) as session:
+            return await work(session)
+
+    return asyncio.run(run())
+
+
+@contextmanager
+def _recover_progress() -> Iterator[Progress]:
+    """A progress bar for each kind of message, from its first call on."""
+    titles = {"retries": "publishing again", "reviews": "to review"}
+    with ExitStack() as shown:
+        bars: dict[str, Any] = {}
+
+        def progress(what: Literal["retries", "reviews"], done: int, total: int) -> None:
+            if what not in bars:
+                shown.close()
+                bars[what] = shown.enter_context(progress_bar(titles[what]))
+            if total:
+                bars[what].update(bars[what].task_ids[0], completed=done, total=total)
+
+        yield progress

@@ -1,4 +1,4 @@
-"""How the books are shown, in words and in JSON."""
+"""Output of `tarry audit`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tarry.audit.records import Balance
 from tarry.audit.recover import Recovered
-from tarry.audit.verdict import Missing, Open, Verdict
-from tarry.audit.verify import Look
+from tarry.audit.status import AttemptOutcomes
+from tarry.audit.verdict import AuditVerdict, Missing, Open
 from tarry.cli.output import line, note, print_table, table
+from tarry.operations.audit import TierTotals
+from tarry.store.rows import Balance
 
 COPIED = ("retry id", "message", "queue")
 SHOWN = 50
-"""Lines of a list; the rest is counted. JSON has them all."""
+"""Maximum lines of a list; the rest is counted. JSON lists all."""
 
 
 def balance_report(balance: Balance) -> dict[str, int]:
@@ -22,7 +23,7 @@ def balance_report(balance: Balance) -> dict[str, int]:
 
 
 def show_balance(balance: Balance) -> None:
-    """The equation, term by term, and what it is about."""
+    """The equation, term by term, and its total."""
     shown = table("balance", "what", "number", right=("number",))
     terms = ("returned", "unseen", "waiting", "held", "in_review", "cancelled", "discarded", "unroutable", "claimed")
     shown.add_row("requests seen", f"{balance.requests:,}")
@@ -36,6 +37,18 @@ def show_balance(balance: Balance) -> None:
     print_table(shown)
 
 
+def show_attempts(found: Sequence[AttemptOutcomes]) -> None:
+    """One line for each attempt."""
+    if not found:
+        return line("nothing returned in this time")
+    numbers = ("attempt", "returned", "success", "presumed", "failed", "success rate")
+    shown = table("attempts", *numbers, right=numbers)
+    for one in found:
+        rate = "" if one.success_rate is None else f"{one.success_rate:g} %"
+        shown.add_row(*(f"{n:,}" for n in (one.attempt, one.returned, one.success, one.presumed, one.failed)), rate)
+    return print_table(shown)
+
+
 _WORDS = {
     "unseen": "returned, not seen by the tap",
     "in_review": "in review",
@@ -46,7 +59,7 @@ _WORDS = {
 }
 
 
-def verdict_report(verdict: Verdict) -> dict[str, Any]:
+def verdict_report(verdict: AuditVerdict) -> dict[str, Any]:
     return {
         "missing": [
             _open(one.retry) | {"why": one.why, "rebuildable": one.retry.rebuildable} for one in verdict.missing
@@ -57,27 +70,28 @@ def verdict_report(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def show_verdict(look: Look) -> None:
-    verdict = look.verdict
-    waiting = sum(look.snapshot.waiting.values())
-    line(f"in the tiers: {look.in_tiers:,} messages; {waiting:,} retries must be among them, the others are in flight")
+def show_verdict(verdict: AuditVerdict, tiers: TierTotals) -> None:
+    line(
+        f"in the tiers: {tiers.on_broker:,} messages; {tiers.expected:,} retries must be among them, the others are in "
+        "flight"
+    )
     for one in verdict.shortages:
         line(
-            f"{one.tier} holds {one.found:,} of {one.expected:,}: {one.missing:,} missing. Which ones is known once "
-            "they are overdue; none of them would have run earlier.",
+            f"{one.tier} holds {one.found:,} of {one.expected:,}: {one.missing:,} missing. The audit names them once "
+            "they are overdue; none of them is due before that.",
             "✗",
             "red",
         )
     show_missing(verdict.missing)
-    _show_list("late, and on the broker", [(one.retry, f"can be in {', '.join(one.where)}") for one in verdict.late])
+    _show_list("late, still on the broker", [(one.retry, f"can be in {', '.join(one.where)}") for one in verdict.late])
     if verdict.late:
-        note("After a restart, or for want of a leader, the broker offers a message again only after three minutes.")
+        note("After a restart, or without a leader, the broker offers a message again only after three minutes.")
     for queue in verdict.unjudged:
-        line(f"{queue}: the broker does not tell its depth (no leader, or just started): run this again", "?", "yellow")
+        line(f"{queue}: its depth is not known (no leader, or the broker just started): run this again", "?", "yellow")
     if not verdict.lost and not verdict.unjudged:
         line("nothing is missing", "✓", "green")
     elif verdict.missing:
-        note("`tarry audit recover` sends again what was kept; `tarry audit write-off` closes what cannot be.")
+        note("`tarry audit recover` publishes stored messages again; `tarry audit write-off` closes the others.")
 
 
 def show_missing(missing: Sequence[Missing]) -> None:
@@ -109,10 +123,10 @@ def _open(retry: Open) -> dict[str, Any]:
 
 
 def show_recovered(result: Recovered) -> None:
-    line(f"{result.sent:,} sent again", "✓", "green")
+    line(f"{result.sent:,} published again", "✓", "green")
     if result.moved_on:
-        line(f"{result.moved_on:,} had moved on by themselves")
+        line(f"{result.moved_on:,} were no longer missing")
     for retry_id, why in result.not_rebuilt[:SHOWN]:
         line(f"{retry_id} cannot be rebuilt: {why}", "✗", "red")
     for queue in result.no_queue:
-        line(f"the queue {queue!r} is not there: declare it before its messages come due", "!", "yellow")
+        line(f"the queue {queue!r} does not exist: declare it before its messages come due", "!", "yellow")

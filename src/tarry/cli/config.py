@@ -1,4 +1,4 @@
-"""`tarry config`: the settings in effect, and where each came from."""
+"""`tarry config`: the settings in effect and the source of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tarry.settings.masking import shown
 from tarry.settings.model import Settings
 from tarry.settings.reference import settings_markdown
 from tarry.settings.sources import FILE_VARIABLE, NAMES, given_from, read_settings
-from tarry.topology.source import Source
+from tarry.topology.model import Source
 
 SettingsFile = Annotated[
     Path | None,
@@ -21,7 +21,7 @@ SettingsFile = Annotated[
 ]
 Given = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="One setting, before the environment and the file; repeatable."),
+    typer.Option("--set", metavar="NAME=VALUE", help="One setting; overrides environment and file. Repeatable."),
 ]
 
 
@@ -37,7 +37,10 @@ def config(
         bool, typer.Option("--markdown", help="Print docs/settings.md instead: every setting with its default.")
     ] = False,
 ) -> None:
-    """Print the settings in effect, passwords hidden, and where each came from: flag, environment, file or default."""
+    """Show the settings in effect and the source of each.
+
+    Sources are flags, environment, file and defaults. Passwords are hidden.
+    """
     if markdown:
         typer.echo(settings_markdown(), nl=False)
         return
@@ -57,5 +60,5 @@ def _facts(settings: Settings, field: str, origins: dict[str, str]) -> dict[str,
 
 
 def _value(settings: Settings, field: str) -> str | int | None:
-    """The folder of the topology depends on where the command is run, so it is shown even if nobody set it."""
+    """The topology folder depends on where the command is run, so it is shown even if it is not set."""
     return Source(settings.topology_folder).path if field == "topology" else shown(getattr(settings, field))

@@ -1,178 +1,269 @@
-"""`tarry cancel`, `retry-now`, `pause`, `resume`, `holds` and `intake`: an operator's hands.
+"""`tarry cancel`, `retry-now`, `pause`, `resume`, `pauses` and `intake`: operations on retries and destinations.
 
-Exit codes: 0 done; 1 trouble with broker or Postgres, or not all of several were done; 2 wrong usage; 3 asked for, and
-no word of it yet; 4 nothing is known by that name; 5 it has moved on, or somebody else has it; 6 it is in a state in
-which that cannot be done.
+Exit codes: 0 done; 1 the broker or Postgres failed, or some of several ids failed; 2 wrong usage; 3 requested, and the
+outcome is not known yet; 4 not found; 5 it has already returned, or another operation has it; 6 its state does not
+allow the operation; 8 too few credits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from typing import Annotated
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Literal
 
 import typer
 
-from tarry.cli.control_options import Reason, Yes, with_hands
-from tarry.cli.control_port import Hands, Verb
-from tarry.cli.control_view import plain, show_diverted, show_holds, show_paused, show_resumed
+from tarry.cli.control_view import plain, show_diverted, show_pause_list, show_paused, show_resumed, until
 from tarry.cli.installation import duration
-from tarry.cli.options import AsJson
-from tarry.cli.output import Commands, confirm, line, print_error, print_json
+from tarry.cli.operator_command import operator_command
+from tarry.cli.options import AsJson, Reason, Yes
+from tarry.cli.output import Commands, confirm, error_report, line, print_error, print_json
 from tarry.cli.streams import read_stdin
-from tarry.control.cancel import Diverted
-from tarry.control.destinations import is_glob, matching
-from tarry.control.holds import RATE
 from tarry.errors import SettingsError, TarryError
+from tarry.operations.cancel import Diverted
+from tarry.operations.destinations import is_glob, matching
+from tarry.operations.intake import Intake
+from tarry.operations.pause import OBSERVE, RATE, DestinationPause, ReleaseOptions, Scope
+from tarry.operations.protocol import Operations
+from tarry.operations.retry_now import Retried
 
 PENDING = 3
 MANY = 10
-"""More ids than this are asked about first."""
+"""More ids than this need a confirmation."""
 MANY_HELD = 1_000
 AT_ONCE = 16
+
+Verb = Literal["cancel", "retry-now"]
+Answer = Diverted | Retried | TarryError
+
+
+class PauseType(StrEnum):
+    """What can be paused for all queues at once."""
+
+    AUTOMATIC_RETRIES = "automatic-retries"
+    STUCK_RECOVERY = "stuck-recovery"
+
 
 Ids = Annotated[
     list[str],
     typer.Argument(
-        metavar="ID…", help="Retry ids, their beginnings, or message ids; `-` reads them from stdin, one a line."
+        metavar="ID…", help="Retry ids or their prefixes, or message ids; `-` reads them from stdin, one per line."
     ),
 ]
 Pattern = Annotated[
-    str, typer.Argument(metavar="QUEUE", help="A queue, `exchange:NAME`, or a glob such as 'orders.*'.")
+    str | None, typer.Argument(metavar="[QUEUE]", help="A queue, `exchange:NAME`, or a glob such as 'orders.*'.")
+]
+OfPolicy = Annotated[str | None, typer.Option("--policy", metavar="NAME", help="Instead of a queue: one policy.")]
+OfJobType = Annotated[str | None, typer.Option("--job-type", metavar="NAME", help="Instead of a queue: one job type.")]
+OfType = Annotated[
+    PauseType | None, typer.Option("--type", help="Instead of a queue: all automatic retries, or stuck recovery.")
+]
+Lasts = Annotated[
+    str | None, typer.Option("--for", metavar="DURATION", help="Resume automatically after this long, as in 30m.")
 ]
 
-intake = typer.Typer(cls=Commands, no_args_is_help=True, help="Whether the routers take retry requests.")
+intake = typer.Typer(cls=Commands, no_args_is_help=True, help="Pause and resume the intake of retry requests.")
 
 
 def register(app: typer.Typer) -> None:
-    app.command("cancel")(with_hands(cancel))
-    app.command("retry-now")(with_hands(retry_now))
-    app.command("pause")(with_hands(pause))
-    app.command("resume")(with_hands(resume))
-    app.command("holds")(with_hands(holds, only_looks=True))
-    intake.command("pause")(with_hands(pause_intake))
-    intake.command("resume")(with_hands(resume_intake))
+    app.command("cancel")(operator_command(cancel))
+    app.command("retry-now")(operator_command(retry_now))
+    app.command("pause")(operator_command(pause))
+    app.command("resume")(operator_command(resume))
+    app.command("pauses")(operator_command(pauses, only_looks=True))
+    intake.command("pause")(operator_command(pause_intake))
+    intake.command("resume")(operator_command(resume_intake))
     app.add_typer(intake, name="intake")
 
 
-async def cancel(ids: Ids, *, hands: Hands, reason: Reason = None, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Cancel waiting retries: they are taken out of the way when they come due, and do not return.
+async def cancel(
+    ids: Ids, *, operations: Operations, reason: Reason = None, yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """Cancel waiting retries, so that they do not return.
 
-    Exits 3 if there is no word of it yet (`tarry history` will have it), 4 if nothing is known by that id, 5 if it has
-    already returned or is being routed, 6 if nothing of it waits; of several, 1 if not all were done.
+    A cancelled message stays in its tier until it is due, and is then diverted. Exits 3 if the outcome is not known yet
+    (`tarry history` shows it later), 4 if the id is unknown, 5 if the retry has already returned or is being routed, 6
+    if it does not wait; with several ids, 1 if any of them failed.
     """
-    await _divert(hands, "cancel", ids, reason, yes=yes, as_json=as_json)
+    await _divert(operations, "cancel", ids, reason, yes=yes, as_json=as_json)
 
 
 async def retry_now(
-    ids: Ids, *, hands: Hands, reason: Reason = None, yes: Yes = False, as_json: AsJson = False
+    ids: Ids, *, operations: Operations, reason: Reason = None, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """Send waiting retries at once, from the stored payloads; the waiting ones are taken out of the way.
+    """Send retries now that wait or are in review.
 
-    Exit codes as of `cancel`; 5 also if its payload was not kept or its destination is paused.
+    A waiting one is sent from the stored payload, and its waiting message is diverted when it comes due; one in review
+    is redriven. Exit codes as of `cancel`; 5 also if the payload was not stored or the destination is paused, 6 if it
+    neither waits nor is in review, 8 if the credit check refuses it.
     """
-    await _divert(hands, "retry-now", ids, reason, yes=yes, as_json=as_json)
+    await _divert(operations, "retry-now", ids, reason, yes=yes, as_json=as_json)
 
 
 async def pause(
-    pattern: Pattern,
+    pattern: Pattern = None,
     *,
-    hands: Hands,
-    lasts: Annotated[
-        str | None, typer.Option("--for", metavar="DURATION", help="Resume by itself after so long: 30m.")
+    operations: Operations,
+    policy: OfPolicy = None,
+    job_type: OfJobType = None,
+    type_: OfType = None,
+    lasts: Lasts = None,
+    then_canary: Annotated[
+        bool, typer.Option("--then-canary", help="With --for: release 1, 10, 100 first; the rest if those succeed.")
+    ] = False,
+    then_rate: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="With --for: release so many messages per second.")
+    ] = None,
+    then_observe: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="With --then-canary: observe each canary at least this long.")
     ] = None,
     reason: Reason = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Hold returns to a destination, or to all that match a glob, also those that appear later.
+    """Pause returns to a destination, of a policy or of a job type.
 
-    What comes due meanwhile waits in its held queue. Exits 4 if nobody knows that destination.
+    Messages that come due wait in a held queue. A glob also applies to destinations that appear later. `--type
+    automatic-retries` holds all returns except those that an operator asks for; `--type stuck-recovery` holds no
+    message, and stops the automatic recovery of stuck ones. Exits 4 if the destination or the policy is unknown.
     """
-    length = duration(lasts, "--for") if lasts is not None else None
-    if length is not None and not length:
-        raise SettingsError("--for 0s would be over at once: leave it out, or give it a length")
-    if is_glob(pattern) and not yes:
-        found = await hands.destinations(pattern)
+    scope, name = _target(pattern, policy, job_type, type_)
+    length, at_end = _length(lasts), _at_end(lasts, then_rate, then_observe, canary=then_canary)
+    if scope == "queue" and is_glob(name) and not yes:
+        found = await operations.destinations(name)
         if len(found) > MANY:
-            confirm(f"{pattern!r} matches {len(found)} destinations.", yes=yes)
-    answer = await hands.pause(pattern, reason, length)
+            confirm(f"{name!r} matches {len(found)} destinations.", yes=yes)
+    answer = await operations.pause(name, scope=scope, reason=reason, lasts=length, at_end=at_end)
     print_json(plain(asdict(answer))) if as_json else show_paused(answer)
     if answer.problems:
         raise typer.Exit(1)
 
 
 async def resume(
-    pattern: Pattern,
+    pattern: Pattern = None,
     *,
-    hands: Hands,
-    rate: Annotated[int, typer.Option(min=1, max=100_000, help="Messages a second.")] = RATE,
+    operations: Operations,
+    policy: OfPolicy = None,
+    job_type: OfJobType = None,
+    type_: OfType = None,
+    rate: Annotated[int, typer.Option(min=1, max=100_000, help="Messages per second.")] = RATE,
     canary: Annotated[
         bool, typer.Option("--canary", help="First 1, then 10, then 100; the rest only if those succeed.")
     ] = False,
-    look: Annotated[str, typer.Option(metavar="DURATION", help="How long each canary is watched at least.")] = "10s",
+    observe: Annotated[
+        str, typer.Option(metavar="DURATION", help="Observe each canary for at least this long.")
+    ] = "10s",
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let go what is held, at a rate. The service does it, and goes on after a restart.
+    """Release held messages of a destination, a policy or a job type, at a limited rate.
 
-    Exits 4 if nothing that matches is paused.
+    The service releases them, and continues after a restart. A message that another pause applies to stays held. Exits
+    4 if nothing that matches is paused.
     """
-    watched = duration(look, "--look")
+    scope, name = _target(pattern, policy, job_type, type_)
+    length = duration(observe, "--observe")
     if not (yes or canary):
-        await _confirm_resume(hands, pattern, rate)
-    answer = await hands.resume(pattern, rate, canary=canary, look=watched)
+        await _confirm_resume(operations, scope, name, rate)
+    answer = await operations.resume(name, scope=scope, rate=rate, canary=canary, observe=length)
     print_json(plain(asdict(answer))) if as_json else show_resumed(answer)
 
 
-async def holds(*, hands: Hands, as_json: AsJson = False) -> None:
-    """What is paused: by whom, why, until when, how much waits, and how far a release is."""
-    found = await hands.holds()
-    print_json(plain(asdict(found))) if as_json else show_holds(found)
+async def pauses(*, operations: Operations, as_json: AsJson = False) -> None:
+    """Show what is paused, by whom, why and until when."""
+    found = await operations.show_pauses()
+    print_json(plain(asdict(found))) if as_json else show_pause_list(found)
 
 
-async def pause_intake(*, hands: Hands, reason: Reason = None, as_json: AsJson = False) -> None:
-    """Stop taking retry requests: they wait in their queue. What already waits in tiers returns as it should."""
-    await _set_intake(hands, reason, paused=True, as_json=as_json)
+async def pause_intake(
+    *, operations: Operations, lasts: Lasts = None, reason: Reason = None, as_json: AsJson = False
+) -> None:
+    """Stop taking retry requests; they wait in their queue.
+
+    Messages in tiers return as usual.
+    """
+    _show_intake(await operations.pause_intake(reason=reason, lasts=_length(lasts)), as_json=as_json)
 
 
-async def resume_intake(*, hands: Hands, reason: Reason = None, as_json: AsJson = False) -> None:
+async def resume_intake(*, operations: Operations, reason: Reason = None, as_json: AsJson = False) -> None:
     """Take retry requests again."""
-    await _set_intake(hands, reason, paused=False, as_json=as_json)
+    _show_intake(await operations.resume_intake(reason=reason), as_json=as_json)
 
 
-async def _set_intake(hands: Hands, reason: str | None, *, paused: bool, as_json: bool) -> None:
-    answer = await hands.set_intake(reason, paused=paused)
+def _show_intake(answer: Intake, *, as_json: bool) -> None:
     if as_json:
         print_json(plain(asdict(answer)))
     else:
-        line(f"the intake is {'paused' if answer.paused else 'open'}; the routers follow within a second", "✓", "green")
+        state = f"paused{until(answer.until)}" if answer.paused else "open"
+        line(f"the intake is {state}; the routers follow within a second", "✓", "green")
 
 
-async def _confirm_resume(hands: Hands, pattern: str, rate: int) -> None:
-    found = [one for one in (await hands.holds()).holds if matching(pattern, [one.destination])]
+def _target(
+    pattern: str | None, policy: str | None, job_type: str | None, type_: PauseType | None
+) -> tuple[Scope, str]:
+    """Exactly one of them must be given."""
+    given: list[tuple[Scope, str]] = []
+    if pattern is not None:
+        given.append(("queue", pattern))
+    if policy is not None:
+        given.append(("policy", policy))
+    if job_type is not None:
+        given.append(("job-type", job_type))
+    if type_ is not None:
+        given.append((type_.value, ""))
+    if len(given) != 1:
+        raise SettingsError("Give one of a queue, --policy, --job-type and --type.")
+    return given[0]
+
+
+def _length(lasts: str | None) -> timedelta | None:
+    length = duration(lasts, "--for") if lasts is not None else None
+    if length is not None and not length:
+        raise SettingsError("--for 0s would end at once: leave it out, or give a longer duration")
+    return length
+
+
+def _at_end(lasts: str | None, rate: int | None, observe: str | None, *, canary: bool) -> ReleaseOptions | None:
+    if rate is None and observe is None and not canary:
+        return None
+    if lasts is None:
+        raise SettingsError("--then-canary, --then-rate and --then-observe need --for: without it a pause has no end")
+    length = OBSERVE if observe is None else duration(observe, "--then-observe")
+    return ReleaseOptions(RATE if rate is None else rate, canary, length)
+
+
+async def _confirm_resume(operations: Operations, scope: Scope, name: str, rate: int) -> None:
+    found = [one for one in (await operations.show_pauses()).paused_destinations if _is_named(one, scope, name)]
     waiting = sum(one.depth or 0 for one in found)
     if waiting > MANY_HELD:
         confirm(
-            f"This lets {waiting:,} messages go to {len(found)} destination(s) at {rate}/s each, without a canary.",
+            f"This releases {waiting:,} messages from {len(found)} held queue(s) at {rate}/s each, without a canary.",
             yes=False,
         )
 
 
+def _is_named(paused: DestinationPause, scope: Scope, name: str) -> bool:
+    if scope == "queue":
+        return paused.is_destination and bool(matching(name, [paused.destination]))
+    return (paused.kind, paused.name) == (scope, name)
+
+
 async def _divert(
-    hands: Hands, verb: Verb, ids: Sequence[str], reason: str | None, *, yes: bool, as_json: bool
+    operations: Operations, verb: Verb, ids: Sequence[str], reason: str | None, *, yes: bool, as_json: bool
 ) -> None:
     wanted = list(dict.fromkeys(_read_ids(ids)))
     if len(wanted) > MANY:
         confirm(f"{verb} {len(wanted):,} retries.", yes=yes)
-    answers = await _all(hands, verb, wanted, reason)
+    answers = await _all(operations, verb, wanted, reason)
     if len(answers) == 1 and isinstance(answers[0], TarryError) and not as_json:
         raise answers[0]
     if as_json:
         print_json([_report(called, answer) for called, answer in zip(wanted, answers, strict=True)])
     else:
-        show_diverted([one for one in answers if isinstance(one, Diverted)])
+        show_diverted([one for one in answers if not isinstance(one, TarryError)])
         for error in answers:
             if isinstance(error, TarryError):
                 print_error(error)
@@ -181,14 +272,15 @@ async def _divert(
         raise typer.Exit(code)
 
 
-async def _all(hands: Hands, verb: Verb, wanted: Sequence[str], reason: str | None) -> list[Diverted | TarryError]:
-    """Several at once: those that are about to come due should not wait for others."""
+async def _all(operations: Operations, verb: Verb, wanted: Sequence[str], reason: str | None) -> list[Answer]:
+    """Run concurrently: retries that are about to come due should not wait for others."""
     room = asyncio.Semaphore(AT_ONCE)
+    act: Callable[..., Awaitable[Answer]] = operations.cancel if verb == "cancel" else operations.retry_now
 
-    async def one(called: str) -> Diverted | TarryError:
+    async def one(called: str) -> Answer:
         async with room:
             try:
-                return await hands.divert(verb, called, reason)
+                return await act(called, reason=reason)
             except TarryError as error:
                 return error
 
@@ -204,14 +296,14 @@ def _read_ids(ids: Sequence[str]) -> list[str]:
     return found
 
 
-def _report(called: str, answer: Diverted | TarryError) -> dict[str, object]:
+def _report(called: str, answer: Answer) -> dict[str, object]:
     if isinstance(answer, TarryError):
-        return {"id": called, "error": str(answer), "kind": type(answer).__name__}
+        return {"id": called, **error_report(answer)}
     return {"id": called, **plain(asdict(answer))}
 
 
-def _exit_code(answers: Sequence[Diverted | TarryError]) -> int:
+def _exit_code(answers: Sequence[Answer]) -> int:
     errors = [one for one in answers if isinstance(one, TarryError)]
     if errors:
         return errors[0].exit_code if len(answers) == 1 else 1
-    return PENDING if any(isinstance(one, Diverted) and one.answer == "pending" for one in answers) else 0
+    return PENDING if any(not isinstance(one, TarryError) and one.answer == "pending" for one in answers) else 0

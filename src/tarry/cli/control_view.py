@@ -1,4 +1,4 @@
-"""What the commands on retries and destinations show."""
+"""Output of the commands on retries and destinations."""
 
 from __future__ import annotations
 
@@ -6,91 +6,128 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tarry.cli.output import line, note, print_table, table
-from tarry.cli.printable import printable, shortened
-from tarry.control.cancel import Diverted
-from tarry.control.held import Held, Holds, Wish
-from tarry.control.holds import Paused, Resumed
+from tarry.cli.output import line, note, print_table, printable, shortened, table
 from tarry.core.durations import humanise
+from tarry.operations.cancel import Diverted
+from tarry.operations.pause import DestinationPause, Paused, Pauses, PauseView, ReleaseOptions, Resumed, gate_of
+from tarry.operations.paused_destination import command_arguments
+from tarry.operations.retry_now import Retried
 
 LONGEST = 60
 
 ANSWERS = {
     "cancelled": ("✓", "green", "cancelled: it will not return"),
     "retried": ("✓", "green", "sent now"),
-    "pending": ("…", "yellow", "asked for, and no word of it yet: the service goes on with it"),
+    "pending": ("…", "yellow", "requested; the outcome is not known yet, and the service continues"),
 }
 
 
-def show_diverted(answers: Sequence[Diverted]) -> None:
+def show_diverted(answers: Sequence[Diverted | Retried]) -> None:
     for one in answers:
         mark, style, text = ANSWERS[one.answer]
+        if isinstance(one, Retried) and one.answer == "retried" and one.position is not None:
+            text += f"; about {one.position:,} messages are ready ahead of it"
         name = printable(one.message_id) if one.message_id else one.retry_id
         line(f"{name} (queue {printable(one.queue)}, round {one.round}): {text}", mark, style)
 
 
 def show_paused(answer: Paused) -> None:
-    until = f" until {_moment(answer.until)}" if answer.until else ""
-    if answer.destinations:
+    end = until(answer.until)
+    if answer.scope == "stuck-recovery":
+        line(f"the recovery of stuck messages is paused{end}", "✓", "green")
+    elif answer.destinations:
+        verb = "are" if answer.scope == "automatic-retries" else "is"
         for name in answer.destinations:
-            line(f"{printable(name)} is held{until}", "✓", "green")
-    else:
-        line(f"nothing matches {printable(answer.pattern)} yet; what appears is held{until}", "✓", "green")
+            line(f"{printable(name)} {verb} paused{end}", "✓", "green")
+    elif not answer.problems:
+        line(f"nothing matches {printable(answer.pattern)} yet; destinations that appear are paused{end}", "✓", "green")
     for name, problem in answer.problems.items():
         line(f"{printable(name)}: {problem}", "✗", "red")
-    note(f"resume with: tarry resume '{printable(answer.pattern)}'")
+    if answer.without_key:
+        line(_without_key(answer), "!", "yellow")
+    note(f"resume with: tarry resume {_arguments(answer)}")
+
+
+def until(at: datetime | None) -> str:
+    return f" until {_moment(at)}" if at else ""
+
+
+def _without_key(answer: Paused) -> str:
+    """Names what the pause does not hold."""
+    number = f"{answer.without_key:,} waiting {'retry' if answer.without_key == 1 else 'retries'}"
+    which = f"{number} of this policy" if answer.scope == "policy" else number
+    may_be = " (of any job type: theirs is not known)" if answer.scope == "job-type" else ""
+    return f"{which} will return in spite of the pause{may_be}: an earlier version scheduled them, without the key"
+
+
+def _arguments(answer: Paused) -> str:
+    gate = gate_of(answer.scope, answer.pattern)
+    if gate is not None:
+        return printable(command_arguments(gate))
+    return f"'{printable(answer.pattern)}'" if answer.scope == "queue" else f"--type {answer.scope}"
 
 
 def show_resumed(answer: Resumed) -> None:
     how = f"at {answer.rate}/s" + (" after canaries of 1, 10 and 100" if answer.canary else "")
     for name in answer.destinations:
-        line(f"{printable(name)}: what is held goes home {how}", "✓", "green")
+        line(f"{printable(name)}: releasing held messages {how}", "✓", "green")
+    if answer.scope == "stuck-recovery":
+        line("stuck messages are recovered again", "✓", "green")
+        return
     if not answer.destinations:
-        line("nothing was held; what appears from now on goes home", "✓", "green")
-    note("the service does it; see `tarry holds` for how far it is")
+        line("nothing was held; messages return as usual from now on", "✓", "green")
+    note("the service releases them; `tarry pauses` shows the progress")
 
 
-def show_holds(found: Holds) -> None:
+def show_pause_list(found: Pauses) -> None:
     if found.intake.note:
         line(found.intake.note, "✗", "yellow")
-    if not found.holds and not found.pauses:
+    if not found.paused_destinations and not found.pauses:
         line("nothing is paused", "✓", "green")
         return
-    if found.holds:
-        _show_table(found.holds)
-    for hold in found.holds:
-        _show_hold(hold)
+    if found.paused_destinations:
+        _show_table(found.paused_destinations)
+    for paused in found.paused_destinations:
+        _show_destination(paused)
     for one in found.pauses:
-        if not any(one in hold.pauses for hold in found.holds):
-            line(f"{printable(one.pattern)}: nothing matches yet; {_by(one)}")
+        if not any(one in paused.pauses for paused in found.paused_destinations):
+            nothing_yet = "nothing matches yet; " if one.scope == "queue" else ""
+            line(f"{printable(one.target)}: {nothing_yet}{_by(one)}")
 
 
-def _show_table(holds: Sequence[Held]) -> None:
-    columns = ("destination", "state", "since", "held", "by the books", "released")
-    shown = table("holds", *columns, right=("held", "by the books", "released"), copied=("destination",))
-    for hold in holds:
-        depth = "?" if hold.depth is None else f"{hold.depth:,}"
-        numbers = (depth, f"{hold.held:,}", f"{hold.released:,}")
-        shown.add_row(printable(hold.destination), hold.state.replace("_", " "), _ago(hold.since), *numbers)
+def _show_table(paused_destinations: Sequence[DestinationPause]) -> None:
+    columns = ("destination", "state", "since", "held", "in audit", "released")
+    shown = table("paused destinations", *columns, right=("held", "in audit", "released"), copied=("destination",))
+    for paused in paused_destinations:
+        depth = "?" if paused.depth is None else f"{paused.depth:,}"
+        numbers = (depth, f"{paused.held:,}", f"{paused.released:,}")
+        shown.add_row(printable(paused.destination), paused.state.replace("_", " "), _ago(paused.since), *numbers)
     print_table(shown)
 
 
-def _show_hold(hold: Held) -> None:
-    """How its release goes, who paused it and why, and what is wrong."""
-    name = printable(hold.destination)
-    if hold.state == "releasing":
-        eta = f", {humanise(hold.eta_s * 1000)} to go" if hold.eta_s else ""
-        line(f"{name}: releasing {hold.stage} at {hold.rate}/s{eta}")
-    for one in hold.pauses:
+def _show_destination(paused: DestinationPause) -> None:
+    """The progress of its release, who paused it and why, and any problem."""
+    name = printable(paused.destination)
+    if paused.state == "releasing":
+        eta = f", {humanise(paused.eta_s * 1000)} left" if paused.eta_s else ""
+        line(f"{name}: releasing {paused.stage} at {paused.rate}/s{eta}")
+    for one in paused.pauses:
         line(f"{name}: {_by(one)}")
-    if hold.problem:
-        line(f"{name}: {hold.problem}", "✗", "yellow")
+    if paused.problem:
+        line(f"{name}: {paused.problem}", "✗", "yellow")
 
 
-def _by(wish: Wish) -> str:
-    why = f": {shortened(wish.reason, LONGEST)}" if wish.reason else ""
-    until = f", until {_moment(wish.until)}" if wish.until else ""
-    return f"paused by {printable(wish.actor)} {_ago(wish.at)}{until}{why}"
+def _by(pause: PauseView) -> str:
+    why = f": {shortened(pause.reason, LONGEST)}" if pause.reason else ""
+    end = f", until {_moment(pause.until)}{_released(pause)}" if pause.until else ""
+    return f"paused by {printable(pause.actor)} {_ago(pause.at)}{end}{why}"
+
+
+def _released(pause: PauseView) -> str:
+    """How messages are released when the pause expires, unless as by default."""
+    if pause.at_end is None or pause.at_end == ReleaseOptions():
+        return ""
+    return f" (then released at {pause.at_end.rate}/s{' after canaries' if pause.at_end.canary else ''})"
 
 
 def _ago(at: datetime) -> str:
@@ -102,7 +139,7 @@ def _moment(at: datetime) -> str:
 
 
 def plain(value: Any) -> Any:
-    """For JSON: moments as ISO 8601, durations as seconds."""
+    """For JSON: times as ISO 8601, durations as seconds."""
     if isinstance(value, dict):
         return {name: plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""`tarry demo` and `tarry up`: a whole installation on this machine, for a moment or until interrupted."""
+"""`tarry demo` and `tarry up`: a complete installation on this machine, for a demo or until interrupted."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rich.text import Text
 from tarry.cli.output import export_lines
 from tarry.demo.environment import drop_addresses, drop_settings
 from tarry.demo.show import demo
-from tarry.demo.stage import Stage, Wanted, stage
+from tarry.demo.stage import Stage, StageOptions, stage
 
 Series = Annotated[
-    str | None, typer.Option("--series", help="Insist on this RabbitMQ series, such as 3.10 or 4.3.", envvar="BROKER")
+    str | None, typer.Option("--series", help="Use this RabbitMQ series, such as 3.10 or 4.3.", envvar="BROKER")
 ]
 Url = Annotated[
     str | None,
@@ -48,13 +48,13 @@ def register(app: typer.Typer) -> None:
 
 
 def _demo(series: Series = None, url: Url = None, management_url: ManagementUrl = None) -> None:
-    """Watch retries happen: private broker and Postgres, a worker that fails, and the balance at the end.
+    """Run a demo of retries on a private broker and Postgres.
 
-    Settings of the environment are not read.
+    Settings from the environment are ignored.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-    _say_unused(drop_settings(), console.print)
+    _report_unused(drop_settings(), console.print)
     demo(console, series=series, url=url, management_url=management_url)
 
 
@@ -62,7 +62,7 @@ def _up(
     *,
     series: Series = None,
     data_dir: Annotated[
-        Path, typer.Option("--data-dir", help="Keep all data and the ports here, and go on with what is in it.")
+        Path, typer.Option("--data-dir", help="Keep data and ports in this folder, and reuse what is in it.")
     ] = Path(".tarry/up"),
     http_port: Annotated[
         int | None,
@@ -71,30 +71,31 @@ def _up(
             min=0,
             max=65535,
             envvar="HTTP_PORT",
-            show_default="as last time, else 8086, else any that is free",
-            help="Of health, metrics and API.",
+            show_default="the previous port, else 8086, else any free port",
+            help="The port of health, metrics and API.",
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the service's log here as well.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Also show the log of the service.")] = False,
     url: Url = None,
     management_url: ManagementUrl = None,
 ) -> None:
-    """Run the service on a private broker and Postgres until interrupted, and print the addresses as shell lines.
+    """Run the service on a private broker and Postgres.
 
-    RABBITMQ_URL, DATABASE_URL and the like are not read. All other settings are.
+    Runs until interrupted, and prints the addresses as shell commands. RABBITMQ_URL, DATABASE_URL and other addresses
+    in the environment are ignored; all other settings are used.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False, soft_wrap=True)
-    _say_unused(drop_addresses(keep=("RABBITMQ_CA_FILE",) if url else ()), console.print)
-    wanted = Wanted(series=series, url=url, management_url=management_url, data_dir=data_dir, http_port=http_port)
+    _report_unused(drop_addresses(keep=("RABBITMQ_CA_FILE",) if url else ()), console.print)
+    wanted = StageOptions(series=series, url=url, management_url=management_url, data_dir=data_dir, http_port=http_port)
     with suppress(KeyboardInterrupt), stage(wanted, lambda text: console.print(Text(text))) as made:
         typer.echo("\n".join(["", *_described(made, data_dir)]))
         _wait(made, follow=follow)
 
 
-def _say_unused(names: list[str], say: Callable[[str], None]) -> None:
+def _report_unused(names: list[str], show: Callable[[str], None]) -> None:
     if names:
-        say(f"Set and not used here: {', '.join(names)}.")
+        show(f"Set but not used here: {', '.join(names)}.")
 
 
 def _described(made: Stage, data_dir: Path) -> list[str]:
@@ -109,7 +110,7 @@ def _described(made: Stage, data_dir: Path) -> list[str]:
         f"  service's log  {made.service_log} (--follow shows it here)",
         "",
         "In another shell, paste the export lines; then: tarry attach <your queue>",
-        "Ctrl-C ends it all; the next start has the same data and addresses.",
+        "Ctrl-C stops everything; the next start uses the same data and addresses.",
     ]
 
 

@@ -1,4 +1,4 @@
-"""`tarry embedded`: a private RabbitMQ and PostgreSQL, for as long as the command runs."""
+"""`tarry embedded`: a private RabbitMQ and PostgreSQL while the command runs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from tarry.demo.environment import drop_addresses
 from tarry.embedded.postgresql import find_install
 from tarry.errors import EmbeddedError
 
-app = typer.Typer(
-    no_args_is_help=True, help="A private RabbitMQ and PostgreSQL, to try things out. Nothing else is touched."
-)
+app = typer.Typer(no_args_is_help=True, help="Run a private RabbitMQ and PostgreSQL, for experiments.")
 
 Series = Annotated[
     str | None,
-    typer.Option(help="Insist on this RabbitMQ series, such as 3.10 or 4.3. [default: whichever is at hand]"),
+    typer.Option(help="Use this RabbitMQ series, such as 3.10 or 4.3. [default: any that is available]"),
 ]
 
 
@@ -32,7 +30,7 @@ Series = Annotated[
 def up(
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Keep all data in this folder, and go on with what is in it. [default: thrown away]"),
+        typer.Option(help="Keep the data in this folder, and reuse what is in it. [default: a temporary folder]"),
     ] = None,
     series: Series = None,
     postgres: Annotated[bool, typer.Option(help="Run PostgreSQL as well.")] = True,
@@ -42,7 +40,7 @@ def up(
 ) -> None:
     """Run a broker and PostgreSQL until interrupted, and print their addresses."""
     if unused := drop_addresses():
-        typer.echo(f"Set and not used here: {', '.join(unused)}.", err=True)
+        typer.echo(f"Set but not used here: {', '.join(unused)}.", err=True)
     for number in (signal.SIGINT, signal.SIGTERM):  # both, as a shell has its background jobs ignore the first
         signal.signal(number, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
@@ -69,7 +67,7 @@ def addresses(broker: embedded.Broker, server: embedded.EmbeddedPostgres | None)
 def for_people(facts: dict[str, str | None]) -> str:
     ui = urlsplit(facts["management_url"] or "")
     lines = [
-        f"RabbitMQ {facts['rabbitmq_version']} is up ({facts['rabbitmq_source']}). Ctrl-C ends it.",
+        f"RabbitMQ {facts['rabbitmq_version']} is up ({facts['rabbitmq_source']}). Ctrl-C stops it.",
         f"Management UI: http://{ui.hostname}:{ui.port}/ (user {ui.username}, password {ui.password})",
         "",
         *export_lines(facts["rabbitmq_url"] or "", facts["management_url"] or "", facts["database_url"]),
@@ -78,26 +76,32 @@ def for_people(facts: dict[str, str | None]) -> str:
 
 
 def watch(broker: embedded.Broker, server: embedded.EmbeddedPostgres | None) -> None:
-    """Until interrupted, or until one of them dies by itself, which is worth an error."""
+    """Until interrupted. Raises EmbeddedError if one of them stops unexpectedly."""
     ours = broker.pid is not None
     while True:
         time.sleep(0.5)
         if ours and broker.pid is None:
-            raise EmbeddedError(f"RabbitMQ has ended by itself. The end of its log:\n{broker.log_tail()}")
+            raise EmbeddedError(f"RabbitMQ stopped unexpectedly. The end of its log:\n{broker.log_tail()}")
         if server and server.pid is None:
-            raise EmbeddedError(f"PostgreSQL has ended by itself. The end of its log:\n{server.log_tail()}")
+            raise EmbeddedError(f"PostgreSQL stopped unexpectedly. The end of its log:\n{server.log_tail()}")
 
 
 @app.command()
 def install(series: Series = None) -> None:
-    """Get hold of RabbitMQ without starting it: installs or builds it where needed, and says what it took."""
+    """Install RabbitMQ without starting it.
+
+    Installs or builds it if needed, and shows which one is used.
+    """
     supply = embedded.obtain(series)
-    typer.echo(f"RabbitMQ {supply.version} is at hand: {supply.source}.")
+    typer.echo(f"RabbitMQ {supply.version} is available: {supply.source}.")
 
 
 @app.command()
 def doctor(series: Series = None) -> None:
-    """List every way to get a broker and whether it would work here, in the order in which they are tried."""
+    """List the ways to get a broker and whether they work here.
+
+    They are tried in this order.
+    """
     found = [(way.name, way.look(series)) for way in embedded.ways()]
     for name, finding in found:
         typer.echo(f"{'yes' if finding.usable else 'no ':3}  {name}: {finding.sentence}")

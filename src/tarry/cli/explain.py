@@ -1,19 +1,22 @@
-"""`tarry explain`: a dry run of the decision. Nothing is published, nothing is recorded."""
+"""`tarry explain`: what would happen to a failed message, and why."""
 
 from __future__ import annotations
 
-import time
-from typing import Annotated
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tarry.broker.address import Address
-from tarry.cli.explain_message import as_rejected, from_flags, from_json
-from tarry.cli.explain_peek import peek
-from tarry.cli.explain_view import explanation_json, print_explanation, print_schedule, schedule_json
-from tarry.cli.explained import explain
+from tarry.amqp.url import Address
+from tarry.cli.explain_view import explained_json, print_explained, print_schedule, schedule_json
 from tarry.cli.options import (
     DEFAULT_URL,
+    ApiToken,
+    ApiUrl,
     AsJson,
     CaFile,
     ManagementUrl,
@@ -23,16 +26,38 @@ from tarry.cli.options import (
     topology_from,
 )
 from tarry.cli.output import line, note, print_json
+from tarry.cli.remote import remote_operations
+from tarry.cli.streams import read_stdin
 from tarry.cli.topology_view import print_warnings
 from tarry.contract import headers as h
-from tarry.contract.message import Delivery
-from tarry.core.decide import Failure
 from tarry.core.durations import parse_duration
-from tarry.core.policy import Policy
 from tarry.errors import SettingsError
+from tarry.operations.explain import (
+    UNREADABLE,
+    Explained,
+    Explainer,
+    PolicySchedule,
+    no_message,
+    read_message,
+)
 from tarry.topology.checks.files import check_policies
-from tarry.topology.model import Topology
 from tarry.topology.record import described
+
+if TYPE_CHECKING:
+    from tarry.operations.remote import RemoteOperations
+
+
+def from_json(file: str) -> list[dict[str, Any]]:
+    """One message or a list of them, as the management UI or `rabbitmqadmin get` shows them; `-` is stdin."""
+    try:
+        text = read_stdin() if file == "-" else Path(file).read_text(encoding="utf-8")
+        parsed = json.loads(text)
+        found = parsed if isinstance(parsed, list) else [parsed]
+        for one in found:
+            read_message(one)
+    except (OSError, *UNREADABLE) as error:
+        raise no_message("stdin" if file == "-" else file, error) from error
+    return found
 
 
 def register(app: typer.Typer) -> None:
@@ -42,11 +67,13 @@ def register(app: typer.Typer) -> None:
 def explain_command(
     *,
     queue: Annotated[str | None, typer.Option(help="The queue that the message failed in.")] = None,
-    count: Annotated[int | None, typer.Option(help="Retries already spent.")] = None,
+    count: Annotated[int | None, typer.Option(help="Retries already used.")] = None,
     error_type: Annotated[str | None, typer.Option(help="As in the header `error_type`.")] = None,
     error_reason: Annotated[str | None, typer.Option(help="As in the header `error_reason`.")] = None,
     error_class: Annotated[str | None, typer.Option("--class", help="final, retryable or rate_limited.")] = None,
-    retry_after: Annotated[str | None, typer.Option(metavar="DURATION", help="The wait asked for, as in 30s.")] = None,
+    retry_after: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="The delay that the request asks for, as in 30s.")
+    ] = None,
     priority: Annotated[str | None, typer.Option(help="As in the header `priority`.")] = None,
     job_type: Annotated[str | None, typer.Option(help="As in the header `job_type`.")] = None,
     max_retries: Annotated[int | None, typer.Option(help="Retries that the request asks for.")] = None,
@@ -59,45 +86,70 @@ def explain_command(
         typer.Option(
             "--peek",
             metavar="QUEUE",
-            help="The first message of a live queue. It is taken and put back, and so marked as redelivered.",
+            help="The first message of a live queue. It is requeued, and marked as redelivered.",
         ),
     ] = None,
     schedule: Annotated[
         bool, typer.Option("--schedule", help="The whole schedule of the policy for --queue, or of all policies.")
     ] = False,
     policy: Annotated[str | None, typer.Option(help="With --schedule: the policy of this name.")] = None,
+    api: ApiUrl = None,
+    token: ApiToken = None,
     folder: TopologyFolder = None,
     url: Url = DEFAULT_URL,
     management_url: ManagementUrl = None,
     ca_file: CaFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what would become of a failed message, and why: policy, class, delay, tiers, moment. Nothing is changed.
+    """Explain what would happen to a failed message, and why.
 
-    Describe it with flags, paste it as JSON, or read it from a live queue. With --queue beside --message, the question
-    is what a reject in that queue would do.
+    Shows policy, class, delay, tiers and due time. Changes nothing. Describe the message with options, as JSON, or read
+    it from a live queue. --message with --queue explains a reject in that queue. With --api, the topology of the
+    running service is used.
     """
+    given = {h.RETRY_COUNT: count, h.ERROR_TYPE: error_type, h.ERROR_REASON: error_reason, h.PRIORITY: priority}
+    given |= {h.JOB_TYPE: job_type, h.MAX_RETRIES: max_retries, h.RETRY_AFTER: _milliseconds(retry_after)}
+    given |= {h.ORIGINAL_QUEUE: queue, h.ERROR_CLASS: error_class}
+
+    async def run() -> None:
+        address = address_from(url if peek_queue else DEFAULT_URL, management_url, ca_file)
+        async with _explainer(api, token, folder, address, as_json=as_json) as explainer:
+            if schedule or policy:
+                found = await explainer.policy_schedules(
+                    policy=policy, queue=queue, priority=priority, job_type=job_type
+                )
+                _show_schedules(found, as_json=as_json)
+            elif message is not None:
+                _show(await explainer.explain(from_json(message), queue=queue), as_json=as_json)
+            elif peek_queue is not None:
+                _show([await explainer.explain_first(peek_queue)], as_json=as_json)
+            elif queue is not None:
+                _show(await explainer.explain([_described(given)]), as_json=as_json)
+            else:
+                raise SettingsError("Nothing to explain: give --queue, --message, --peek or --schedule.")
+
+    asyncio.run(run())
+
+
+@asynccontextmanager
+async def _explainer(
+    api: str | None, token: str | None, folder: Path | None, address: Address, *, as_json: bool
+) -> AsyncIterator[Explainer | RemoteOperations]:
+    """The service at `api`, or the topology files."""
+    if api is not None:
+        async with remote_operations(api, token) as remote:
+            yield remote
+        return
     topology = topology_from(folder)
     if not as_json:
         note(f"Topology: {described(topology)}")
         print_warnings(check_policies(topology))
-    if schedule or policy:
-        _print_schedules(
-            _chosen(topology, Failure(queue or "", priority=priority, job_type=job_type), policy), topology, as_json
-        )
-        return
-    if message is not None:
-        asked = _pasted(message, queue, topology)
-    elif peek_queue is not None:
-        asked = _peeked(peek_queue, topology, address_from(url, management_url, ca_file))
-    elif queue is not None:
-        said = {h.RETRY_COUNT: count, h.ERROR_TYPE: error_type, h.ERROR_REASON: error_reason, h.PRIORITY: priority}
-        said |= {h.JOB_TYPE: job_type, h.MAX_RETRIES: max_retries, h.RETRY_AFTER: _milliseconds(retry_after)}
-        said |= {h.ORIGINAL_QUEUE: queue, h.ERROR_CLASS: error_class}
-        asked = [from_flags(topology.broker_names, said)]
-    else:
-        raise SettingsError("What shall be explained? Give --queue, --message, --peek or --schedule.")
-    _answer(asked, topology, as_json)
+    yield Explainer(topology, address)
+
+
+def _described(headers: Mapping[str, str | int | None]) -> dict[str, Any]:
+    """A request in headers, as a consumer would publish it."""
+    return {"properties": {"headers": {name: value for name, value in headers.items() if value is not None}}}
 
 
 def _milliseconds(duration: str | None) -> int | None:
@@ -107,52 +159,20 @@ def _milliseconds(duration: str | None) -> int | None:
         raise SettingsError(f"--retry-after {error}") from None
 
 
-def _pasted(file: str, queue: str | None, topology: Topology) -> list[Delivery]:
-    found = from_json(file)
-    return [as_rejected(one, queue, topology.broker_names) for one in found] if queue else found
-
-
-def _peeked(queue: str, topology: Topology, address: Address) -> list[Delivery]:
-    """A message in somebody's own queue is no request yet: the question is what a reject would do."""
-    found = peek(address, queue)
-    if found is None:
-        raise SettingsError(f"The queue {queue!r} is empty: there is nothing to explain.")
-    names = topology.broker_names
-    return [found if names.is_ours(queue) else as_rejected(found, queue, names)]
-
-
-def _answer(asked: list[Delivery], topology: Topology, as_json: bool) -> None:
-    found = [explain(delivery, topology, time.time_ns() // 1_000_000) for delivery in asked]
+def _show(found: Sequence[Explained], *, as_json: bool) -> None:
     if as_json:
-        answers = [explanation_json(one, topology) for one in found]
+        answers = [explained_json(one) for one in found]
         print_json(answers[0] if len(answers) == 1 else answers)
         return
     for place, one in enumerate(found):
         if place:
             line("")
-        print_explanation(one, topology)
+        print_explained(one)
 
 
-def _chosen(topology: Topology, failure: Failure, name: str | None) -> tuple[Policy, ...]:
-    """By name, else for the queue, else all; durations as the time scale makes them."""
-    rules = topology.rules
-    if name is not None:
-        found = [policy for policy in rules.policies if policy.name == name]
-        if not found:
-            known = ", ".join(policy.name for policy in rules.policies)
-            raise SettingsError(f"There is no policy {name!r}. Known: {known}.")
-        return tuple(found)
-    if not failure.queue:
-        return rules.policies
-    policy = rules.policy_for(failure)
-    if policy is None:
-        raise SettingsError(f"No policy matches queue {failure.queue!r}: its failures go to review.")
-    return (policy,)
-
-
-def _print_schedules(policies: tuple[Policy, ...], topology: Topology, as_json: bool) -> None:
+def _show_schedules(found: Sequence[PolicySchedule], *, as_json: bool) -> None:
     if as_json:
-        print_json([schedule_json(policy) for policy in policies])
+        print_json([schedule_json(one) for one in found])
         return
-    for policy in policies:
-        print_schedule(policy, topology.names.review)
+    for one in found:
+        print_schedule(one)

@@ -8,35 +8,26 @@ from typing import Annotated, Any
 
 import typer
 
-from tarry.audit.report import report
-from tarry.audit.timeline import Step, Timeline, timelines
-from tarry.cli.installation import DatabaseUrl
+from tarry.cli.operator_command import operator_command
 from tarry.cli.options import AsJson
 from tarry.cli.output import line, print_json, print_table, table
 from tarry.core.durations import humanise
-from tarry.core.id_prefix import RULE
-from tarry.errors import AuditError
-from tarry.settings import load_settings
+from tarry.operations.protocol import Operations
+from tarry.store.history import Step, Timeline
 
 
 def register(app: typer.Typer) -> None:
-    app.command("history")(history)
+    app.command("history")(operator_command(history, only_looks=True))
 
 
-def history(
-    called: Annotated[str, typer.Argument(metavar="ID", help="A message id, a retry id, or the beginning of one.")],
-    database_url: DatabaseUrl = None,
+async def history(
+    called: Annotated[str, typer.Argument(metavar="ID", help="A message id, or a retry id or its prefix.")],
     *,
+    operations: Operations,
     as_json: AsJson = False,
 ) -> None:
-    """Everything that happened to one message, with times and drifts."""
-    with report(load_settings(database_url=database_url).dsn) as books:
-        found = timelines(books, called)
-    if not found:
-        raise AuditError(
-            f"Nothing is known of {called!r}: it is no message id and no retry id in these books. "
-            f"A message without an id is found by its retry id, in its header `tarry-id` or in the log. {RULE}"
-        )
+    """Show the timeline of one message, with times and drift."""
+    found = await operations.history(called)
     if as_json:
         print_json([_plain(asdict(one)) for one in found])
         return
@@ -48,9 +39,9 @@ def _show(timeline: Timeline) -> None:
     of = f" of {timeline.max_retries}" if timeline.max_retries is not None else ""
     line(f"{timeline.message_id or '(no message id)'} in {timeline.queue}: {timeline.state}, round {timeline.round}")
     line(f"  retry id {timeline.retry_id}, policy {timeline.policy or '-'}, {timeline.retry_count}{of} retries")
-    said = ": ".join(filter(None, (timeline.error_type, timeline.error_reason)))
-    if said:
-        line(f"  last error {said} (fingerprint {timeline.fingerprint})")
+    error = ": ".join(filter(None, (timeline.error_type, timeline.error_reason)))
+    if error:
+        line(f"  last error {error} (fingerprint {timeline.fingerprint})")
     shown = table("", "at", "after", "round", "what", "drift", "about", right=("after", "round", "drift"))
     before: datetime | None = None
     for step in timeline.steps:
@@ -71,7 +62,7 @@ def _about(step: Step) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """For JSON: moments as text."""
+    """For JSON: times as text."""
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

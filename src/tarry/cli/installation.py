@@ -1,10 +1,8 @@
-"""What the commands on the books work with: one installation's topology, broker and Postgres."""
+"""The topology, broker and Postgres that operator commands use."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,15 +10,14 @@ from typing import Annotated
 
 import typer
 
-from tarry.audit.report import Report, report
-from tarry.audit.verify import Auditor, Rules
-from tarry.broker.address import Address
-from tarry.broker.management import Management
+from tarry.amqp.url import Address
 from tarry.cli.output import warn
 from tarry.core.durations import PATTERN, parse_duration
 from tarry.core.names import Names
 from tarry.errors import SettingsError, TopologyError
+from tarry.operations.credit_check import CreditCheck
 from tarry.settings import load_settings
+from tarry.settings.model import span_of
 from tarry.topology.model import Topology
 from tarry.topology.partial import NamesOnly, whole
 
@@ -36,11 +33,13 @@ BrokerUrl = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Where everything is."""
+    """The topology, broker and Postgres of one installation."""
 
     files: Topology | NamesOnly
     address: Address
     dsn: str
+    stuck_after: timedelta | None
+    check: CreditCheck | None = None
 
     @property
     def names(self) -> Names:
@@ -48,18 +47,8 @@ class Installation:
 
     @property
     def topology(self) -> Topology:
-        """Raises if the files hold mistakes."""
+        """Raises if the files have errors."""
         return whole(self.files)
-
-    @contextmanager
-    def books(self) -> Iterator[Report]:
-        with report(self.dsn) as opened:
-            yield opened
-
-    @contextmanager
-    def auditor(self, rules: Rules) -> Iterator[Auditor]:
-        with report(self.dsn) as opened:
-            yield Auditor(opened, Management(self.address), self.names, rules)
 
 
 def installation(
@@ -71,9 +60,9 @@ def installation(
     *,
     only_looks: bool = False,
 ) -> Installation:
-    """A mistake in the files is a warning here: most commands need only the names that are in them.
+    """An error in the files is only a warning: most commands need only the names from them.
 
-    Names that cannot be told are taken to be the defaults by a command that `only_looks`; all others refuse.
+    If the names cannot be read, a command that `only_looks` uses the default names; all others refuse.
     """
     settings = load_settings(
         database_url=database_url,
@@ -85,14 +74,15 @@ def installation(
     files = settings.read_names()
     if isinstance(files, NamesOnly):
         _warn(files, only_looks=only_looks)
-    return Installation(files, settings.address, settings.dsn)
+    check, stuck_after = CreditCheck.of(settings), span_of(settings.stuck_after)
+    return Installation(files, settings.address, settings.dsn, stuck_after, check)
 
 
 def _warn(files: NamesOnly, *, only_looks: bool) -> None:
     first, *more = files.error.problems
     others = f" ({len(more)} more; `tarry topology plan` lists them)" if more else ""
     if files.certain:
-        warn(f"{first}{others} (this command needs only the names of queues, and goes on)")
+        warn(f"{first}{others} (this command continues: it needs only the names of queues)")
     elif only_looks:
         names = files.broker_names
         warn(
@@ -116,7 +106,7 @@ def duration(text: str, option: str) -> timedelta:
 
 
 def moment(text: str | None, option: str) -> datetime | None:
-    """`1h` is an hour ago; else a date or a time as ISO 8601 has it, in UTC unless it says otherwise."""
+    """`1h` means an hour ago; otherwise a date or time in ISO 8601, in UTC without an offset."""
     if text is None:
         return None
     if re.fullmatch(PATTERN, text, re.ASCII):
@@ -124,5 +114,7 @@ def moment(text: str | None, option: str) -> datetime | None:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise SettingsError(f"{option} `{text}`: use a duration as in 1h, or a moment as in 2030-01-31T12:00") from None
+        raise SettingsError(
+            f"{option} `{text}`: use a duration such as 1h, or a time such as 2030-01-31T12:00"
+        ) from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""How log lines look: JSON for machines, colours for people."""
+"""Format of log lines: JSON for machines, colours for people."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Literal, TextIO
 
 import structlog
 
-from tarry.cli.printable import printable, printable_json
+from tarry.cli.output import printable, printable_json
 from tarry.router.actions import Action, log_actions
 
 
 def set_up_logs(style: Literal["json", "console"], service: str) -> None:
-    """One line per event to standard error; libraries only when something is wrong."""
+    """One line per event to standard error; from libraries only warnings and errors."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    # Every lost connection would print pika's own view of it in a dozen lines; ours says it in one.
+    # Pika logs each lost connection in a dozen lines; our event is one line.
     logging.getLogger("pika").setLevel(logging.CRITICAL)
     logging.getLogger("psycopg").setLevel(logging.CRITICAL)
     as_json: list[structlog.typing.Processor] = [
@@ -30,7 +30,11 @@ def set_up_logs(style: Literal["json", "console"], service: str) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *(as_json if style == "json" else [_for_eyes, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]),
+            *(
+                as_json
+                if style == "json"
+                else [_escape_values, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+            ),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -39,22 +43,30 @@ def set_up_logs(style: Literal["json", "console"], service: str) -> None:
     structlog.contextvars.bind_contextvars(service=service)
 
 
+def set_up_command_logs() -> None:
+    """For commands: only warnings, to standard error; standard output is for the answer, which may be JSON."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )
+
+
 def _as_json(event: Any, **kwargs: Any) -> str:
-    """Logs are read on terminals too: an error text of somebody's must not be able to clear the screen."""
+    """Logs are read on terminals too: a text from outside must not be able to clear the screen."""
     return printable_json(json.dumps(event, ensure_ascii=False, **kwargs))
 
 
-def _for_eyes(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def _escape_values(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 def action_writer(style: Literal["json", "console"], service: str) -> Callable[[Sequence[Action]], None]:
-    """How the many lines of scheduling actions are written: the same lines as any other, for people or machines."""
+    """Writes the many lines of scheduling actions, in the same format as other lines."""
     return JsonActions(service, sys.stderr) if style == "json" else log_actions
 
 
 class JsonActions:
-    """A batch of actions as JSON lines in one write: a twentieth of what a general logger takes for them."""
+    """Writes a batch of actions as JSON lines at once, in a twentieth of the time of a general logger."""
 
     def __init__(self, service: str, out: TextIO) -> None:
         self._service = service

@@ -1,4 +1,4 @@
-"""The whole of the `tarry` command, for whoever wants to look at all of it: the reference pages, the tests."""
+"""The complete `tarry` command, for the reference pages and the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they stand for: which topology, which broker."""
+"""Options that several commands share, and the topology and broker that they select."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tarry.broker.address import Address
+from tarry.amqp.url import Address
+from tarry.cli.output import AS_JSON
 from tarry.settings import load_settings
 from tarry.topology.model import Topology
 
@@ -20,7 +21,7 @@ TopologyFolder = Annotated[
         "-t",
         envvar="TARRY_TOPOLOGY",
         metavar="FOLDER",
-        show_default="./topology if there is one, else the shipped topology",
+        show_default="./topology if it exists, else the shipped topology",
         help="The folder with tarry.toml and policies/.",
     ),
 ]
@@ -34,7 +35,7 @@ ManagementUrl = Annotated[
         "--management-url",
         envvar="RABBITMQ_MANAGEMENT_URL",
         show_default="port 15672 of the broker's host, 15671 with TLS",
-        help="The broker's management API, if it is elsewhere: http://host:15672.",
+        help="The management API of the broker: http://host:15672.",
     ),
 ]
 CaFile = Annotated[
@@ -47,20 +48,38 @@ ApiUrl = Annotated[
         "--api",
         envvar="TARRY_API",
         metavar="URL",
-        help="Go through a service's HTTP API, as in http://127.0.0.1:8086, not to broker and Postgres directly.",
+        help="Use the HTTP API of a service, such as http://127.0.0.1:8086, instead of the broker and Postgres.",
     ),
 ]
 ApiToken = Annotated[
     str | None,
-    typer.Option("--token", envvar="TARRY_TOKEN", help="For the API. Better in the environment: others see arguments."),
+    typer.Option(
+        "--token",
+        envvar="TARRY_TOKEN",
+        help="Token for the API. Prefer the environment: other users can see arguments.",
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+RequestedBy = Annotated[
+    str | None,
+    typer.Option("--requested-by", metavar="NAME", show_default="user@host", help="The actor to record."),
+]
+
+
+def _remember(context: typer.Context, value: bool) -> bool:
+    """An error is printed as JSON too."""
+    context.meta[AS_JSON] = value
+    return value
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", callback=_remember)]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; recorded in the history.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def topology_from(folder: Path | None) -> Topology:
-    """The folder given, else ./topology if it is one, else the shipped one; with what the environment overrides.
+    """The given folder, else ./topology if it exists, else the shipped one; with settings from the environment.
 
-    The same as the service reads: a queue that RETRY_QUEUE renames must be the one that apply declares.
+    The service reads the same settings: `apply` must declare the queue that RETRY_QUEUE names.
     """
     return load_settings(topology=folder).read_topology()
 

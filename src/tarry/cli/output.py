@@ -1,9 +1,6 @@
-"""How every command speaks: tables and colour on a terminal, plain lines in a pipe, JSON on request, errors as a line.
+"""Output of all commands: lines, tables, JSON, progress bars and confirmations.
 
-What a command answers goes to stdout; everything about the doing of it (progress, notes, errors) goes to stderr.
-
-Whatever is said passes through here, and anything may come from outside: an error text, a queue's name, an answer of
-the broker. So nothing is read as markup, and what a terminal would act on is escaped.
+Text from outside is escaped: a payload must not be able to clear the screen, or hide what it says.
 """
 
 from __future__ import annotations
@@ -12,11 +9,14 @@ import json
 import logging
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
+from textwrap import wrap
 from typing import Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -25,11 +25,92 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from tarry.cli.printable import printable, printable_json
-from tarry.cli.records import fits, records
 from tarry.errors import SettingsError, TarryError
 
+_KEPT = "\n\t"
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """The text with everything escaped that a terminal would act on or not show: control characters, changes of
+    direction, unusual spaces. `lines` keeps line ends and tabs.
+    """
+    kept = _KEPT if lines else ""
+    return "".join(one if one in kept or one.isprintable() else _escaped(one) for one in text)
+
+
+def shortened(text: str | None, most: int) -> str:
+    """On one line, cut if it is too long."""
+    found = printable(text or "")
+    return found if len(found) <= most else found[: most - 1] + "…"
+
+
+def _escaped(one: str) -> str:
+    number = ord(one)
+    if number < 0x100:  # noqa: PLR2004 - one byte
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"  # noqa: PLR2004 - as Python writes them
+
+
+def printable_json(text: str) -> str:
+    """The same JSON, with everything escaped that is not printable; blanks and line ends stay."""
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return "".join(one if one in _KEPT or one.isprintable() else json.dumps(one)[1:-1] for one in text)
+
+
+def payload_text(body: bytes) -> str | None:
+    """The payload as text for a terminal; None if it is not text."""
+    try:
+        return printable(body.decode(), lines=True)
+    except UnicodeDecodeError:
+        return None
+
+
+READABLE = 20
+"""Minimum width of a text column, unless its content is narrower."""
+
+GAP = 2
+
+
+def fits(table: Table, copied: Collection[str], width: int) -> bool:
+    """Whether each column has enough room; values that people copy must be on one line."""
+    needed = 0
+    for column in table.columns:
+        natural = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+        needed += natural if column.no_wrap or column.header in copied else min(natural, READABLE)
+    return needed + GAP * (len(table.columns) - 1) <= width
+
+
+def records(table: Table, copied: Collection[str], width: int) -> Iterator[Text]:
+    """Values that people copy have a line of their own; the other cells share lines."""
+    headers = [str(column.header) for column in table.columns]
+    for cells in zip(*(column.cells for column in table.columns), strict=True):
+        filled = [(name, str(cell)) for name, cell in zip(headers, cells, strict=True) if str(cell)]
+        own = [f"{name}: {cell}" for name, cell in filled if name in copied]
+        shared = [f"{name}: {cell}" if name else cell for name, cell in filled if name not in copied]
+        for number, line in enumerate([*own, *_packed(shared, max(width - GAP, READABLE))]):
+            yield Text(" " * GAP * bool(number) + line)
+        yield Text()
+
+
+def _packed(parts: Sequence[str], width: int) -> Iterator[str]:
+    """Does not break ids in the middle of a text."""
+    line = ""
+    for part in chain.from_iterable(
+        wrap(part, width, break_long_words=False, break_on_hyphens=False) for part in parts
+    ):
+        if line and cell_len(line) + GAP + cell_len(part) > width:
+            yield line
+            line = ""
+        line = f"{line}{' ' * GAP}{part}" if line else part
+    if line:
+        yield line
+
+
 INTERRUPTED = 130
+
+AS_JSON = "tarry.json"
+"""Set in `meta` of the command's context if its output is JSON."""
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -39,28 +120,35 @@ class Commands(TyperGroup):
     """A group of commands in which a TarryError is one message on stderr and an exit code, never a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        # Pika tells each failure in a dozen lines of its own before it raises, and the pool each of its attempts; ours
-        # says it in one.
+        # Pika logs each failure in a dozen lines before it raises, and the pool logs each attempt; our error is one
+        # line.
         logging.getLogger("pika").setLevel(logging.CRITICAL)
         logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
         try:
             return super().invoke(ctx)
         except TarryError as error:
             print_error(error)
+            if ctx.meta.get(AS_JSON):
+                print_json(error_report(error))
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             note("interrupted")
             raise typer.Exit(INTERRUPTED) from None
 
 
-def print_error(error: TarryError) -> None:
-    """`error: …`, several mistakes one below the other."""
+def print_error(error: TarryError | str) -> None:
+    """`error: …`, one line for each problem."""
     for line in str(error).splitlines() or [type(error).__name__]:
         err.print(Text.assemble(("error:", "bold red"), " ", printable(line)))
 
 
+def error_report(error: TarryError) -> dict[str, Any]:
+    """The error for JSON output, with its stable code."""
+    return {"error": str(error), "code": str(error.code), **error.details}
+
+
 def line(text: str, mark: str = "", style: str = "") -> None:
-    """One line of answer: a line end in somebody's error text does not begin another."""
+    """One line of output: line ends in the text are escaped."""
     out.print(Text.assemble((f"{mark} " if mark else "", style), printable(text)))
 
 
@@ -70,12 +158,12 @@ def block(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """`warning: …`, in one line: it was done all the same."""
+    """`warning: …` on one line, on stderr."""
     err.print(Text.assemble(("warning:", "bold yellow"), " ", printable(text)))
 
 
 def note(text: str) -> None:
-    """Worth knowing, not the answer."""
+    """Additional information, on stderr."""
     err.print(Text(printable(text, lines=True), style="dim"))
 
 
@@ -89,27 +177,27 @@ def export_lines(rabbitmq_url: str, management_url: str, database_url: str | Non
     return [f"export {name}={shlex.quote(value)}" for name, value in variables.items() if value]
 
 
-def confirm(what: str, *, yes: bool, why: str = "That is large") -> None:
-    """Asks before something that cannot be taken back; where nobody can be asked, it is refused."""
+def confirm(what: str, *, yes: bool, why: str = "This is a large operation") -> None:
+    """Asks before an operation that cannot be undone; refuses it where there is no terminal."""
     if yes:
         return
     if not (sys.stdin.isatty() and err.is_terminal):
-        raise SettingsError(f"{what} {why}: say so with --yes.")
-    if not typer.confirm(printable(f"{what} Go on?"), err=True):
+        raise SettingsError(f"{what} {why}: confirm with --yes.")
+    if not typer.confirm(printable(f"{what} Continue?"), err=True):
         raise SettingsError("Nothing was done.")
 
 
 def print_json(data: Any) -> None:
-    """Straight to stdout: rich would wrap and colour it. In ASCII where the output is not in UTF-8."""
+    """Written to stdout directly: rich would wrap and colour it. In ASCII unless the output is in UTF-8."""
     in_ascii = out.encoding != "utf-8"
     typer.echo(printable_json(json.dumps(data, indent=2, ensure_ascii=in_ascii)))
 
 
 class PlainTable(Table):
-    """Rich reads the text of a cell as markup, unless it is told that it is text."""
+    """A table whose cells are plain text: rich would read them as markup."""
 
     copied: Collection[str] = ()
-    """Columns with ids and names that people copy: never cut, never broken in two."""
+    """Columns with ids and names that people copy: never cut or wrapped."""
 
     def add_row(self, *cells: RenderableType | None, style: StyleType | None = None, end_section: bool = False) -> None:
         plain = (Text(printable(one)) if isinstance(one, str) else one for one in cells)
@@ -137,7 +225,7 @@ def table(title: str, *columns: str, right: Collection[str] = (), copied: Collec
 
 
 def print_table(made: PlainTable) -> None:
-    """In a pipe a table is as wide as its content; only a terminal has an edge, where a wide one becomes records."""
+    """In a pipe a table is as wide as its content; on a terminal, one that is too wide is printed as records."""
     console = out if out.is_terminal else Console(highlight=False, width=10_000)
     if not made.copied or fits(made, made.copied, console.width):
         console.print(made, soft_wrap=False)
@@ -151,7 +239,7 @@ def print_table(made: PlainTable) -> None:
 
 @contextmanager
 def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Progress]:
-    """On stderr, on a terminal only, gone when done."""
+    """On stderr, only on a terminal; removed when done."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[at]}"))
     shown = Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal)
     with shown:
@@ -161,9 +249,9 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Progress]:
 
 @contextmanager
 def waiting(what: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """A spinner on stderr, on a terminal only, for a wait whose end nobody knows; call it with the latest news."""
+    """A spinner on stderr, only on a terminal, for a wait of unknown length; call it with the current progress."""
     if quiet or not err.is_terminal:
-        yield lambda _news: None
+        yield lambda _progress: None
         return
     with err.status(Text(what), spinner="line") as status:
-        yield lambda news: status.update(Text(printable(f"{what}: {news}")))
+        yield lambda progress: status.update(Text(printable(f"{what}: {progress}")))

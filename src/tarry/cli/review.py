@@ -1,46 +1,70 @@
-"""`tarry review`: what a person has to decide about.
+"""`tarry review`: list, group and show messages in review; redrive, discard and export them; jobs.
 
-Exit codes beyond the usual: 1 something did not go as asked, or queue and books differ; 4 nothing fits; 5 another job
-or consumer has it; 130 interrupted, and the job stopped.
+Exit codes beyond the usual: 1 a message was not processed as requested, or queue and audit differ; 4 nothing matches;
+5 another job or consumer has the message; 130 interrupted, and the job is stopped.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.progress import Progress
 
-from tarry.cli import review_act
+from tarry.cli.installation import duration
+from tarry.cli.operator_command import Command, operator_command
 from tarry.cli.options import AsJson
-from tarry.cli.output import Commands, line, note, progress_bar
-from tarry.cli.review_options import command
-from tarry.cli.review_port import Reviews, at_this_desk
+from tarry.cli.output import INTERRUPTED, Commands, line, note, progress_bar
 from tarry.cli.review_view import (
     plain,
     print_plain,
     show_checked,
     show_detail,
     show_groups,
+    show_job,
+    show_jobs,
     show_page,
     show_summary,
 )
-from tarry.control.review.filters import Filter
-from tarry.control.review.listing import By
-from tarry.errors import SettingsError
+from tarry.core.durations import humanise
+from tarry.errors import NotFoundError, SettingsError
+from tarry.operations.protocol import Operations
+from tarry.operations.review.browse import By, Filter, ReviewPayload
+from tarry.operations.review.jobs import JobSpec, JobStatus
+from tarry.operations.review.redrive import RedriveOptions, edits_from
 
 app = typer.Typer(
     cls=Commands,
     invoke_without_command=True,
-    help="What is in manual review: list it, look at it, send it on, throw it away, export it.",
+    help="List, show, redrive, discard and export messages in review.",
 )
 
 QUEUE = "the review queue"
 
+LARGE = 10
+"""More messages than this need a confirmation."""
+
+LOOK_EVERY = 0.5
+"""Seconds between two updates of the progress bar."""
+
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Retry ids or their prefixes, or message ids.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help=f"Do not ask for confirmation of more than {LARGE} messages.")]
+Rate = Annotated[float | None, typer.Option(metavar="N", show_default="no limit", help="Messages per second.")]
+Background = Annotated[
+    bool, typer.Option("--background", help="Let `tarry serve` run the job; `tarry review job` shows its progress.")
+]
+
 
 class Side(StrEnum):
-    """What groups are made by."""
+    """What messages can be grouped by."""
 
     QUEUE = "queue"
     REASON = "reason"
@@ -48,21 +72,29 @@ class Side(StrEnum):
     AGE = "age"
 
 
+def _command(name: str, *, only_looks: bool = False) -> Callable[[Command], Command]:
+    def register(function: Command) -> Command:
+        app.command(name)(operator_command(function, only_looks=only_looks))
+        return function
+
+    return register
+
+
 @app.callback()
 def _overview(context: typer.Context) -> None:
-    """Without a command: how many, and in which groups."""
+    """Without a command, show the summary."""
     if context.invoked_subcommand is None:
         command_ = context.command.commands["summary"]  # type: ignore[attr-defined] # a group has them
         with command_.make_context("summary", [], parent=context) as alone:
             command_.invoke(alone)
 
 
-@command(app, "summary", only_looks=True)
-async def overview(*, reviews: Reviews, as_json: AsJson = False) -> None:
-    """How many there are in the queue and in the books, and the largest groups."""
-    found = await reviews.summary()
+@_command("summary", only_looks=True)
+async def overview(*, operations: Operations, as_json: AsJson = False) -> None:
+    """Show how many messages are in review, and the largest groups."""
+    found = await operations.review_summary(Filter())
     sides: tuple[By, ...] = ("queue", "fingerprint", "age")
-    groups = {by: await reviews.groups(by, Filter(), limit=10) for by in sides}
+    groups = {by: await operations.review_groups(by, Filter(), limit=10) for by in sides}
     if as_json:
         print_plain(plain(found) | {"groups": plain(groups)})
         return
@@ -71,111 +103,123 @@ async def overview(*, reviews: Reviews, as_json: AsJson = False) -> None:
         show_groups(by, some)
 
 
-@command(app, "list", only_looks=True)
+@_command("list", only_looks=True)
 async def list_(
     *,
-    reviews: Reviews,
+    operations: Operations,
     chosen: Filter,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Lines of one page.")] = 50,
-    cursor: Annotated[str | None, typer.Option(help="From where the page before ended.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Messages per page.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="Continue after the previous page, which prints it.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What is in review by the books, oldest first, and how many the queue holds. No payloads."""
-    found, total = await reviews.page(chosen, limit=limit, cursor=cursor), await reviews.summary()
+    """List messages in review, oldest first, without payloads."""
+    found, total = (
+        await operations.list_review(chosen, limit=limit, cursor=cursor),
+        await operations.review_summary(Filter()),
+    )
     if as_json:
-        print_plain(plain(found) | {"in_books": total.books, "in_queue": total.queue})
+        print_plain({"items": found.items, "cursor": found.next, "in_audit": total.audit, "in_queue": total.queue})
         return
     if found.items:
         show_page(found)
     else:
-        line("nothing in review fits")
+        line("nothing in review matches")
     show_summary(total, QUEUE)
 
 
-@command(app, "groups", only_looks=True)
+@_command("groups", only_looks=True)
 async def groups(
     *,
-    reviews: Reviews,
+    operations: Operations,
     chosen: Filter,
-    by: Annotated[Side, typer.Option(help="What they have in common.")] = Side.FINGERPRINT,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="How many groups.")] = 50,
+    by: Annotated[Side, typer.Option(help="What to group by.")] = Side.FINGERPRINT,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Maximum number of groups.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """What is in review, put together: the largest group first."""
-    found = await reviews.groups(by.value, chosen, limit=limit)
+    """Group the messages in review, largest group first."""
+    found = await operations.review_groups(by.value, chosen, limit=limit)
     if as_json:
         print_plain(found)
     elif found:
         show_groups(by.value, found)
     else:
-        line("nothing in review fits")
+        line("nothing in review matches")
 
 
-@command(app, "show", only_looks=True)
+@_command("show", only_looks=True)
 async def show(
     *,
-    reviews: Reviews,
-    called: Annotated[str, typer.Argument(metavar="ID", help="A retry id, the beginning of one, or a message id.")],
-    payload: Annotated[bool, typer.Option("--payload", help="With headers and payload.")] = False,
+    operations: Operations,
+    called: Annotated[str, typer.Argument(metavar="ID", help="A retry id or its prefix, or a message id.")],
+    payload: Annotated[bool, typer.Option("--payload", help="Also show headers and payload.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """One message: why it is there, its history, how it was edited before."""
-    found = await reviews.show(called, payload=payload)
+    """Show one message: why it is in review, its history, earlier edits."""
+    found = await operations.show_review(called)
+    content = await _payload(operations, found.retry_id) if payload else None
     if as_json:
-        print_plain(found)
+        print_plain(plain(found) | (plain(content) if content else {}))
     else:
-        show_detail(found, payload=payload)
+        show_detail(found, content, payload=payload)
 
 
-@command(app, "check")
+async def _payload(operations: Operations, retry_id: str) -> ReviewPayload | None:
+    try:
+        return await operations.review_payload(retry_id)
+    except NotFoundError:
+        return None
+
+
+@_command("check")
 async def check(
     *,
-    reviews: Reviews,
-    adopting: Annotated[bool, typer.Option("--adopt", help="Write what the books do not know into them.")] = False,
+    operations: Operations,
+    adopting: Annotated[bool, typer.Option("--adopt", help="Record messages that the audit does not have.")] = False,
     closing: Annotated[
-        bool, typer.Option("--close", help="Throw away in the books what other consumers have taken.")
+        bool, typer.Option("--close", help="Record messages that other consumers have taken as discarded.")
     ] = False,
     removing: Annotated[
-        bool, typer.Option("--remove-leftovers", help="Take out of the queue what a job was cut off from removing.")
+        bool, typer.Option("--remove-leftovers", help="Remove messages that an interrupted job left in the queue.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look at every message in the queue, take none, and say where queue and books differ; exits 1 if they do.
+    """Compare the queue with the audit; exits 1 if they differ.
 
-    For the seconds of the look other consumers find the queue empty.
+    Reads every message and leaves it in the queue. During the check, other consumers find the queue empty.
     """
-    desk = at_this_desk(reviews, "check")
-    found = await desk.check()
-    wanted = adopting or closing or removing
-    mended = await desk.mend(found, adopting=adopting, closing=closing, removing=removing) if wanted else None
-    after = await desk.check() if mended is not None else found
+    done = await operations.check_review(adopt=adopting, close=closing, remove=removing)
     if as_json:
-        print_plain(plain(after) | {"mended": plain(mended)})
+        print_plain(plain(done.now) | {"mended": plain(done.repaired)})
     else:
-        show_checked(found, QUEUE)
-        if mended is not None:
-            line(f"{mended.adopted:,} adopted, {mended.closed:,} closed, {mended.removed:,} removed")
-    if after.differs:
+        show_checked(done.found, QUEUE)
+        if done.repaired is not None:
+            counts = done.repaired
+            line(f"{counts.adopted:,} adopted, {counts.closed:,} closed, {counts.removed:,} removed")
+    if done.now.differs:
         raise typer.Exit(1)
 
 
-@command(app, "export")
+@_command("export")
 async def export(
     *,
-    reviews: Reviews,
+    operations: Operations,
     chosen: Filter,
     into: Annotated[Path, typer.Option("--into", metavar="FOLDER", help="A new or empty folder.")],
-    ids: review_act.Ids = None,
-    unknown: Annotated[bool, typer.Option("--unknown", help="Those that the books do not know, instead.")] = False,
+    ids: Ids = None,
+    unknown: Annotated[
+        bool, typer.Option("--unknown", help="Export messages that the audit does not have instead.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write messages to files and leave them in the queue: body, all that is known of it as JSON, and an index."""
-    desk = at_this_desk(reviews, "export")
-    chosen = await review_act.with_ids(reviews, chosen, ids)
+    """Write messages to files and leave them in the queue.
+
+    Writes the body of each message, a JSON file that describes it, and an index.
+    """
+    chosen = await _with_ids(operations, chosen, ids)
     if chosen.is_empty and not unknown:
-        raise SettingsError("Say which: ids, or a filter such as --queue; --queue '*' means all.")
+        raise SettingsError("Select messages by id, or with a filter such as --queue; --queue '*' selects all.")
     with progress_bar("exporting", quiet=as_json) as bar:
-        done = await desk.export(
+        done = await operations.export_review(
             chosen, into, unknown=unknown, progress=lambda count: bar.update(bar.task_ids[0], completed=count)
         )
     if as_json:
@@ -183,7 +227,220 @@ async def export(
         return
     line(f"{done.count:,} written to {done.folder}", "✓", "green")
     if done.not_in_queue:
-        note(f"{len(done.not_in_queue):,} are in the books and not in the queue: see `tarry review check`.")
+        note(f"{len(done.not_in_queue):,} are in the audit but not in the queue: see `tarry review check`.")
 
 
-review_act.register(app)
+@_command("redrive")
+async def redrive(
+    *,
+    operations: Operations,
+    chosen: Filter,
+    ids: Ids = None,
+    keep_attempts: Annotated[
+        bool,
+        typer.Option(
+            "--keep-attempts/--reset-attempts",
+            help="Keep the attempt count, so that the next failure is final; or reset it.",
+        ),
+    ] = False,
+    to: Annotated[
+        str | None, typer.Option(metavar="QUEUE", help="Redrive to this queue instead of the one it failed in.")
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Wait this long first, as in 5m or 1h30m.")
+    ] = None,
+    rate: Rate = None,
+    edit_body: Annotated[
+        Path | None,
+        typer.Option(
+            "--edit-body", metavar="FILE", help="Replace the payload by this file, `-` for stdin; the original is kept."
+        ),
+    ] = None,
+    set_header: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set-header", metavar="NAME=TEXT", help="Set a header; NAME:=JSON for other types than text. Repeatable."
+        ),
+    ] = None,
+    drop_header: Annotated[
+        list[str] | None, typer.Option("--drop-header", metavar="NAME", help="Remove a header. Repeatable.")
+    ] = None,
+    background: Background = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Redrive messages to the queue they failed in, or to another.
+
+    The selection is frozen first. Messages that another consumer takes meanwhile are reported, not duplicated. Ctrl-C
+    stops the job; `tarry review job ID --resume` resumes it.
+    """
+    body = _read(edit_body)
+    if body is not None and len(ids or ()) != 1:
+        raise SettingsError("--edit-body is for one message: name it by its id.")
+    edits = edits_from(set_header or (), drop_header or (), body)
+    delay_ms = int(duration(delay, "--delay").total_seconds() * 1000) if delay else 0
+    options = RedriveOptions(not keep_attempts, to, delay_ms, edits)
+    spec = JobSpec("redrive", await _with_ids(operations, chosen, ids), options, rate)
+    await _confirm(operations, spec, "redrive", yes=yes)
+    await _carry_out(
+        operations, await operations.create_job(spec, here=not background), background=background, as_json=as_json
+    )
+
+
+@_command("discard")
+async def discard(
+    *,
+    operations: Operations,
+    chosen: Filter,
+    ids: Ids = None,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; recorded in the history.")] = "",
+    background: Background = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Discard messages, with a reason.
+
+    They leave the queue permanently; `tarry review export` can save them first.
+    """
+    spec = JobSpec("discard", await _with_ids(operations, chosen, ids), reason=reason)
+    if not reason.strip():
+        raise SettingsError("A discard needs a reason, which is recorded in the history: --reason '…'.")
+    await _confirm(operations, spec, "discard", yes=yes)
+    await _carry_out(
+        operations, await operations.create_job(spec, here=not background), background=background, as_json=as_json
+    )
+
+
+@_command("jobs")
+async def jobs(
+    *,
+    operations: Operations,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Maximum number of jobs.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs with their progress, newest first."""
+    found = await operations.list_jobs(limit=limit)
+    if as_json:
+        print_plain(found)
+    elif found:
+        show_jobs(found)
+    else:
+        note("There are no jobs.")
+
+
+@_command("job")
+async def job(
+    *,
+    operations: Operations,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="A job id or its prefix.")],
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the job after its current batch.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the job, here unless --background.")] = False,
+    resend_unconfirmed: Annotated[
+        bool,
+        typer.Option(
+            "--resend-unconfirmed",
+            help="Resume the job and resend unconfirmed messages; some may be delivered twice.",
+        ),
+    ] = False,
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="End the job permanently; unprocessed messages stay in review.")
+    ] = False,
+    background: Background = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show one job and its problems; stop, resume or abandon it."""
+    found = await operations.show_job(job_id)
+    if stop + (resume or resend_unconfirmed) + abandon > 1:
+        raise SettingsError("Use only one of --stop, --resume and --abandon.")
+    if resume or resend_unconfirmed:
+        found = await operations.resume_job(found.id, resend_unconfirmed=resend_unconfirmed, here=not background)
+        await _carry_out(operations, found, background=background, as_json=as_json)
+        return
+    if stop:
+        found = await operations.stop_job(found.id)
+    if abandon:
+        found = await operations.abandon_job(found.id)
+    await _show_result(operations, found, as_json=as_json)
+
+
+async def _with_ids(operations: Operations, chosen: Filter, ids: list[str] | None) -> Filter:
+    return replace(chosen, ids=await operations.review_ids(ids)) if ids else chosen
+
+
+def _read(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"--edit-body {path}: {error.strerror}.") from None
+
+
+async def _confirm(operations: Operations, spec: JobSpec, verb: str, *, yes: bool) -> None:
+    """Ask before a large job, unless --yes was given."""
+    if yes or spec.chosen.is_empty:
+        return
+    ids = spec.chosen.ids
+    count = len(ids) if ids is not None else (await operations.review_summary(spec.chosen)).fits
+    if count <= LARGE:
+        return
+    if not sys.stdin.isatty():
+        raise SettingsError(f"This would {verb} {count:,} messages: add --yes to confirm.")
+    if not await asyncio.to_thread(typer.confirm, f"{verb.capitalize()} {count:,} messages?", err=True):
+        raise typer.Abort
+
+
+async def _carry_out(operations: Operations, made: JobStatus, *, background: bool, as_json: bool) -> None:
+    if background:
+        note(f"`tarry serve` runs the job: see `tarry review job {made.id}`")
+        await _show_result(operations, made, as_json=as_json)
+        return
+    stop = asyncio.Event()
+    with progress_bar("redriving" if made.kind == "redrive" else "discarding", quiet=as_json) as bar:
+        async with _interruptible(stop), _watched(operations, made.id, bar):
+            done = await operations.work_on_job(made.id, stop)
+    if stop.is_set() and done.finished_at is None:
+        done = await operations.stop_job(made.id)
+        note(f"stopped: resume with `tarry review job {made.id} --resume`")
+    await _show_result(operations, done, as_json=as_json)
+    if stop.is_set():
+        raise typer.Exit(INTERRUPTED)
+    if done.gone or done.failed or done.unconfirmed or done.finished_at is None:
+        raise typer.Exit(1)
+
+
+async def _show_result(operations: Operations, found: JobStatus, *, as_json: bool) -> None:
+    problems = await operations.job_problems(found.id, limit=100)
+    if as_json:
+        print_plain(plain(found) | {"problems": problems})
+    else:
+        show_job(found, problems)
+
+
+@contextlib.asynccontextmanager
+async def _interruptible(stop: asyncio.Event) -> AsyncIterator[None]:
+    """Ctrl-C stops after the current batch instead of in the middle of it."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+@contextlib.asynccontextmanager
+async def _watched(operations: Operations, job_id: str, bar: Progress) -> AsyncIterator[None]:
+    async def watch() -> None:
+        while True:
+            now = await operations.show_job(job_id)
+            at = f"{now.speed or 0:,.0f}/s, {humanise(now.eta_seconds * 1000)} left" if now.eta_seconds else ""
+            bar.update(bar.task_ids[0], completed=now.total - now.left, total=now.total, at=at)
+            await asyncio.sleep(LOOK_EVERY)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await watching

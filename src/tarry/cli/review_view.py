@@ -1,4 +1,4 @@
-"""How the review is shown. All that came from outside is escaped: see `printable`."""
+"""Output of `tarry review`. Text from outside is escaped: see `printable`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from tarry.cli.output import block, line, note, print_table, table
-from tarry.cli.printable import payload_text, printable, shortened
-from tarry.control.review.check import KINDS, Checked
-from tarry.control.review.job import Problem, Stands
-from tarry.control.review.listing import Detail, Group, Item, Listed, Summary
+from tarry.cli.output import block, line, note, payload_text, print_table, printable, shortened, table
 from tarry.core.durations import humanise
+from tarry.operations.paging import Page
+from tarry.operations.review.browse import Group, ReviewDetail, ReviewItem, ReviewPayload, Summary
+from tarry.operations.review.jobs import JobProblem, JobStatus
+from tarry.operations.review.reconcile import KINDS, QueueComparison
 
 COPIED = ("retry id", "message", "queue")
 SHOWN = 50
@@ -26,7 +26,7 @@ PREVIEW = 256
 
 
 def plain(value: Any) -> Any:
-    """For JSON: moments as text, bytes as base64."""
+    """For JSON: times as text, bytes as base64."""
     match value:
         case dict():
             return {name: plain(one) for name, one in value.items()}
@@ -43,12 +43,12 @@ def plain(value: Any) -> Any:
 
 
 def print_plain(data: Any) -> None:
-    """JSON in ASCII: what came from outside says nothing to the terminal here either."""
+    """JSON in ASCII, so that text from outside cannot control the terminal."""
     typer.echo(json.dumps(plain(data), indent=2))
 
 
 def cell(text: str | None, most: int = LONG) -> Text:
-    """Never read as markup."""
+    """Text that rich does not read as markup."""
     return Text(shortened(text, most))
 
 
@@ -58,11 +58,11 @@ def ago(moment: datetime) -> str:
 
 def show_summary(found: Summary, queue: str) -> None:
     if found.queue is None:
-        line(f"{found.books:,} in review by the books; the broker does not say what {queue} holds")
+        line(f"{found.audit:,} in review according to the audit; the depth of {queue} is not known")
         return
-    line(f"{found.books:,} in review by the books, {found.queue:,} in {queue}")
-    if found.books != found.queue:
-        note("They differ: `tarry review check` looks at each message and says why.")
+    line(f"{found.audit:,} in review according to the audit, {found.queue:,} in {queue}")
+    if found.audit != found.queue:
+        note("They differ: `tarry review check` compares each message and shows why.")
 
 
 def show_groups(by: str, found: Sequence[Group]) -> None:
@@ -71,41 +71,41 @@ def show_groups(by: str, found: Sequence[Group]) -> None:
     shown = table(f"by {by}", by, "number", "oldest", "newest", "queue", "for example", right=("number",), copied=(by,))
     for one in found:
         queue = one.queue if one.queues == 1 else f"{one.queues} queues"
-        said = ": ".join(filter(None, (one.error_type, one.error_reason))) or one.reason
+        example = ": ".join(filter(None, (one.error_type, one.error_reason))) or one.reason
         key = one.key or ("(no queue)" if by == "queue" else "(none)")
-        shown.add_row(key, f"{one.count:,}", ago(one.oldest), ago(one.newest), cell(queue, 40), cell(said))
+        shown.add_row(key, f"{one.count:,}", ago(one.oldest), ago(one.newest), cell(queue, 40), cell(example))
     print_table(shown)
 
 
-def show_page(found: Listed) -> None:
+def show_page(found: Page[ReviewItem]) -> None:
     shown = table("", "retry id", "message", "queue", "since", "tries", "error", "why", right=("tries",), copied=COPIED)
     for one in found.items:
-        said = ": ".join(filter(None, (one.error_type, one.error_reason)))
+        error = ": ".join(filter(None, (one.error_type, one.error_reason)))
         shown.add_row(
-            one.retry_id, one.message_id or "", one.queue, ago(one.since), _tries(one), cell(said), cell(one.reason),
+            one.retry_id, one.message_id or "", one.queue, ago(one.since), _tries(one), cell(error), cell(one.reason),
         )  # fmt: skip
     print_table(shown)
-    if found.cursor:
-        note(f"There are more: --cursor {found.cursor}")
+    if found.next:
+        note(f"There are more: --cursor {found.next}")
 
 
-def _tries(one: Item) -> str:
+def _tries(one: ReviewItem) -> str:
     return f"{one.retry_count}" + (f" of {one.max_retries}" if one.max_retries is not None else "")
 
 
-def show_detail(found: Detail, *, payload: bool) -> None:
-    one = found.item
+def show_detail(found: ReviewDetail, content: ReviewPayload | None, *, payload: bool) -> None:
+    one = found
     line(
         f"{printable(one.message_id or '(no message id)')} in {printable(one.queue or '(no queue)')}, round {one.round}"
     )
     line(f"  retry id {one.retry_id}, policy {one.policy or '-'}, {_tries(one)} retries")
     line(f"  in review since {one.since:%Y-%m-%d %H:%M:%S} ({ago(one.since)}): {printable(one.reason or '-')}")
-    said = ": ".join(filter(None, (one.error_type, one.error_reason)))
-    if said:
-        line(f"  last error {printable(said)} (fingerprint {one.fingerprint})")
-    line(f"  came by exchange {printable(found.exchange) or '(default)'}, key {printable(found.routing_key)}")
+    error = ": ".join(filter(None, (one.error_type, one.error_reason)))
+    if error:
+        line(f"  last error {printable(error)} (fingerprint {one.fingerprint})")
+    line(f"  published to exchange {printable(found.exchange) or '(default)'}, key {printable(found.routing_key)}")
     if found.job_id:
-        line(f"  in the hands of job {found.job_id}", "!", "yellow")
+        line(f"  claimed by job {found.job_id}", "!", "yellow")
     shown = table("", "at", "round", "what", "by", "about", right=("round",))
     for step in found.steps:
         about = cell(step.reason, 100)
@@ -115,16 +115,16 @@ def show_detail(found: Detail, *, payload: bool) -> None:
         changes = ", ".join(f"{name}: {value}" for name, value in edit.changes.items())
         line(f"edited {edit.at:%Y-%m-%d %H:%M:%S} by {printable(edit.actor)} ({printable(changes)}); original kept")
     if payload:
-        _show_payload(found)
+        _show_payload(content)
     elif one.size is None:
-        note("Its payload is not in the books: --payload reads it from the queue.")
+        note("Its payload is not stored: --payload reads it from the queue.")
 
 
-def _show_payload(found: Detail) -> None:
-    if found.body is None:
-        note("Its payload is neither in the books nor in the queue.")
+def _show_payload(found: ReviewPayload | None) -> None:
+    if found is None:
+        note("Its payload is neither stored nor in the queue.")
         return
-    about = dict(found.properties or {})
+    about = dict(found.properties)
     headers = about.pop("headers", {})
     shown = table("headers and properties", "name", "value")
     for name, value in [*about.items(), *headers.items()]:
@@ -136,31 +136,34 @@ def _show_payload(found: Detail) -> None:
     block(text if text is not None else f"(not text) {found.body[:PREVIEW].hex(' ')}{more}")
 
 
-def show_jobs(found: Sequence[Stands]) -> None:
-    columns = ("job", "what", "state", "done", "of", "gone", "failed", "in doubt", "left", "eta", "by", "made")
-    shown = table("", *columns, right=("done", "of", "gone", "failed", "in doubt", "left"), copied=("job",))
+def show_jobs(found: Sequence[JobStatus]) -> None:
+    columns = ("job", "what", "state", "done", "of", "gone", "failed", "unconfirmed", "left", "eta", "by", "created")
+    shown = table("", *columns, right=("done", "of", "gone", "failed", "unconfirmed", "left"), copied=("job",))
     for one in found:
-        numbers = (one.done, one.total, one.gone, one.failed, one.in_doubt, one.left)
+        numbers = (one.done, one.total, one.gone, one.failed, one.unconfirmed, one.left)
         eta = humanise(one.eta_seconds * 1000) if one.eta_seconds else ""
-        made = ago(one.created_at)
-        shown.add_row(one.id, one.kind, one.state, *(f"{n:,}" for n in numbers), eta, cell(one.actor, 40), made)
+        created = ago(one.created_at)
+        shown.add_row(one.id, one.kind, one.state, *(f"{n:,}" for n in numbers), eta, cell(one.actor, 40), created)
     print_table(shown)
 
 
-def show_job(job: Stands, problems: Sequence[Problem]) -> None:
-    verb = "sent on" if job.kind == "redrive" else "thrown away"
+def show_job(job: JobStatus, problems: Sequence[JobProblem]) -> None:
+    verb = "redriven" if job.kind == "redrive" else "discarded"
     line(f"job {job.id}: {job.state}, {job.done:,} of {job.total:,} {verb}", *_mark(job))
     for number, what in (
-        (job.gone, "not in the queue any more: another consumer took them"),
-        (job.failed, "could not be sent, and are still in review"),
-        (job.skipped, "had moved on by themselves, or were left out when the job was ended"),
-        (job.in_doubt, "in doubt: cut off while they were sent. `--go-on` looks again, `--resend-doubtful` sends them"),
+        (job.gone, "no longer in the queue: another consumer took them"),
+        (job.failed, "could not be sent and are still in review"),
+        (job.skipped, "skipped: no longer in review, or the job was abandoned"),
+        (
+            job.unconfirmed,
+            "unconfirmed: interrupted while they were sent. `--resume` checks again, `--resend-unconfirmed` resends",
+        ),
         (job.left, "left"),
     ):
         if number:
             line(f"  {number:,} {what}")
     if job.eta_seconds:
-        line(f"  {job.speed or job.rate:,.0f} a second, done in {humanise(job.eta_seconds * 1000)}")
+        line(f"  {job.speed or job.rate:,.0f} per second, done in {humanise(job.eta_seconds * 1000)}")
     if job.problem:
         line(f"  last problem: {printable(job.problem)}", "!", "yellow")
     for one in problems[:SHOWN]:
@@ -169,31 +172,31 @@ def show_job(job: Stands, problems: Sequence[Problem]) -> None:
         line("  …")
 
 
-def _mark(job: Stands) -> tuple[str, str]:
+def _mark(job: JobStatus) -> tuple[str, str]:
     if job.state == "done":
-        return ("✗", "red") if job.gone or job.failed or job.in_doubt else ("✓", "green")
+        return ("✗", "red") if job.gone or job.failed or job.unconfirmed else ("✓", "green")
     return "…", "yellow"
 
 
-def show_checked(found: Checked, queue: str) -> None:
-    line(f"{found.seen:,} in {queue}, {found.in_books:,} in review by the books")
+def show_checked(found: QueueComparison, queue: str) -> None:
+    line(f"{found.seen:,} in {queue}, {found.in_audit:,} in review according to the audit")
     if found.elsewhere:
-        note(f"{found.elsewhere:,} were in other consumers' hands when this began, and are in neither count.")
+        note(f"{found.elsewhere:,} were unacknowledged at other consumers when the check began, and are not counted.")
     if found.in_work:
-        note(f"{found.in_work:,} are the business of a job: see `tarry review jobs`.")
+        note(f"{found.in_work:,} belong to a job: see `tarry review jobs`.")
     for kind, about in KINDS.items():
-        some = [one for one in found.strangers if one.kind == kind]
+        some = [one for one in found.unknown if one.kind == kind]
         if some:
             line(f"{len(some):,} in the queue are {about}", "✗", "red")
-            shown = table("", "retry id", "round", "message", "queue", "reason", "what the books say", copied=COPIED)
+            shown = table("", "retry id", "round", "message", "queue", "reason", "in the audit", copied=COPIED)
             for one in some[:SHOWN]:
                 retry_id, round_ = one.key or ("", "")
-                said = one.about if kind == "moved on" else ""
-                shown.add_row(retry_id, str(round_), one.message_id or "", one.queue, cell(one.reason), said)
+                in_audit = one.about if kind == "moved on" else ""
+                shown.add_row(retry_id, str(round_), one.message_id or "", one.queue, cell(one.reason), in_audit)
             print_table(shown)
     if found.gone:
-        line(f"{len(found.gone):,} are in review by the books and not in the queue", "✗", "red")
+        line(f"{len(found.gone):,} are in review according to the audit but not in the queue", "✗", "red")
         for key in found.gone[:SHOWN]:
             line(f"  {key[0]} round {key[1]}")
     if not found.differs:
-        line("queue and books agree", "✓", "green")
+        line("queue and audit agree", "✓", "green")

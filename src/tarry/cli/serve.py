@@ -1,4 +1,4 @@
-"""`tarry serve`: the service, until it is told to stop."""
+"""`tarry serve`: runs the service until a signal stops it."""
 
 from __future__ import annotations
 
@@ -10,100 +10,139 @@ import signal
 import socket
 import threading
 from collections.abc import Coroutine
+from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any
 
 import structlog
 import typer
 
-from tarry.audit.migrate import migrate
-from tarry.audit.store import Store
-from tarry.audit.upkeep import Keeper, Upkeep
-from tarry.broker.management import Management
+from tarry.amqp.management import Management
+from tarry.audit.maintenance import AuditPass, AuditPassRules
 from tarry.cli.config import Given, SettingsFile
 from tarry.cli.logs import action_writer, set_up_logs
 from tarry.cli.options import TopologyFolder
-from tarry.control import intake, sweep, watch
-from tarry.control.desk import Desk
-from tarry.control.review import runner as review_jobs
-from tarry.router.service import Service
+from tarry.operations import action_log, cancel_reconciler, intake, pause_reconciler, stuck
+from tarry.operations.context import OperatorContext, OperatorLimits
+from tarry.operations.credit_check import CreditCheck
+from tarry.operations.review import work as review_work
+from tarry.service.app import BackgroundTask, Service, build_service
+from tarry.service.connections import IntakeSwitch
+from tarry.service.heartbeat import Heartbeat
+from tarry.service.metrics import Metrics
 from tarry.settings import Settings, load_settings
+from tarry.settings.model import span_of
 from tarry.settings.sources import given_from
-from tarry.settings.spans import span_of
+from tarry.store.claims import Store
+from tarry.store.database import migrate
+from tarry.topology.model import Topology
 from tarry.topology.record import described
 
 log = structlog.get_logger()
 
-HTTP_GOODBYE = 1.0
-LAST_GOODBYES = 2.0
-"""Seconds for what is still connected, once everything has come to its end."""
+UNUSED_SETTING = "setting has no effect"
+NOTHING_POLLS = "nothing polls, the broker returns each retry when it is due"
 
-LOOKING = 10
-"""Seconds that the management API has for an answer, at a pass over the books."""
+HTTP_CLOSE_SECONDS = 1.0
+LAST_CLOSE_SECONDS = 2.0
+"""Seconds to close connections after all work has ended."""
+
+LONGEST_PASS = timedelta(seconds=30)
+"""Another router takes over from a leader that has made no audit pass for the interval and this long."""
+
+FINISH_EVERY = 60.0
+"""Seconds between two looks for recoveries of stuck attempts that were begun and not finished."""
+
+MANAGEMENT_TIMEOUT = 10
+"""Timeout of requests to the management API in an audit pass, in seconds."""
 
 
 def serve(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT; SIGHUP reads the topology anew."""
+    """Run until SIGTERM or SIGINT; SIGHUP reloads the topology."""
     from tarry.web.app import check_exposure, listen  # noqa: PLC0415 - FastAPI is slow to import, and only for this
 
     check_exposure(settings)
     set_up_logs(settings.log_format, settings.service_name)
-    dsn, who, every = settings.dsn, actor(), span_of(settings.look_every)
-    service = Service(
-        settings.read_topology(),
+    topology = settings.read_topology()
+    if settings.retry_poll_interval_ms is not None:
+        log.warning(UNUSED_SETTING, setting="RETRY_POLL_INTERVAL_MS", do="remove it: " + NOTHING_POLLS)
+    _run(_serve(topology, settings, actor(), listen(settings.http_host, settings.http_port)))
+
+
+def _service(context: OperatorContext, topology: Topology, settings: Settings, who: str) -> Service:
+    dsn, every = settings.dsn, span_of(settings.look_every)
+    switch, metrics = IntakeSwitch(), Metrics()
+    return build_service(
+        topology,
         settings.address,
         Store(dsn, who, largest_payload=settings.largest_payload),
         migrate=lambda: migrate(dsn),
+        intake=switch,
+        background={
+            "cancel reconciler": partial(cancel_reconciler.run, context),
+            "pause reconciler": partial(pause_reconciler.run, context, on_held=metrics.count_held),
+            "action log": partial(action_log.run, context.store),
+            "intake": lambda stop: intake.run(context, stop, switch.set),
+            "review": partial(review_work.run, context),
+            **_stuck_recovery(context, settings),
+        },
         batch=settings.batch_size,
         write_actions=action_writer(settings.log_format, settings.service_name),
         files=(settings.topology_folder, settings.read_topology),
-        keeper=_keeper(settings, who) if every else None,
+        on_topology=context.use,
+        keeper=_audit_pass(context, settings, who) if every else None,
         look_every=every.total_seconds() if every else 0.0,
+        metrics=metrics,
+        heartbeat=Heartbeat(context.store, who),
     )
-    _run(_serve(service, settings, who, listen(settings.http_host, settings.http_port)))
 
 
-def _keeper(settings: Settings, who: str) -> Keeper:
-    upkeep = Upkeep(
+def _stuck_recovery(context: OperatorContext, settings: Settings) -> dict[str, BackgroundTask]:
+    """If it is switched off, it finishes only what operators have begun."""
+    every = span_of(settings.recover_stuck_every)
+    seconds = FINISH_EVERY if every is None else every.total_seconds()
+    return {"stuck recovery": partial(stuck.run, context, every=seconds, recover=every is not None)}
+
+
+def _audit_pass(context: OperatorContext, settings: Settings, who: str) -> AuditPass:
+    upkeep = AuditPassRules(
         quiet=span_of(settings.presume_after),
         keep=span_of(settings.keep_history),
         keep_payloads=span_of(settings.keep_payloads),
+        lead_for=(span_of(settings.look_every) or timedelta(0)) + LONGEST_PASS,
     )
     names = settings.read_topology().broker_names
-    return Keeper(settings.dsn, names, Management(settings.address, timeout=LOOKING), who, upkeep)
+    management = Management(settings.address, timeout=MANAGEMENT_TIMEOUT)
+    return AuditPass(settings.dsn, names, management, who, upkeep, context.stuck_limits)
 
 
 def actor() -> str:
-    """Who writes in the audit: a new name with every start, so that a successor can take over from the dead."""
+    """Who writes to the audit: a new name at every start, so that a new process can take over from a dead one."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
-async def _serve(service: Service, settings: Settings, who: str, listener: socket.socket) -> None:
-    async with Desk.open(service.topology, service.address, settings.dsn, actor=who) as desk:
-        await _serve_with(desk, service, settings, listener)
-        _leave_whoever_hangs()
+async def _serve(topology: Topology, settings: Settings, who: str, listener: socket.socket) -> None:
+    limits, check = OperatorLimits(stuck_after=span_of(settings.stuck_after)), CreditCheck.of(settings)
+    async with OperatorContext.open(
+        topology, settings.address, settings.dsn, actor=who, limits=limits, check=check
+    ) as context:
+        await _serve_with(context, _service(context, topology, settings, who), settings, listener)
+        _exit_soon()
 
 
-def _leave_whoever_hangs() -> None:
-    """The work is done, and only goodbyes are left: a Postgres that does not answer one must not keep the process."""
-    last = threading.Timer(LAST_GOODBYES, os._exit, [0])
+def _exit_soon() -> None:
+    """All work is done: a Postgres that does not answer must not keep the process alive while connections close."""
+    last = threading.Timer(LAST_CLOSE_SECONDS, os._exit, [0])
     last.daemon = True
     last.start()
 
 
-async def _serve_with(desk: Desk, service: Service, settings: Settings, listener: socket.socket) -> None:
+async def _serve_with(context: OperatorContext, service: Service, settings: Settings, listener: socket.socket) -> None:
     from tarry.web.app import limits_of, make_app, make_server  # noqa: PLC0415 - as above
 
     stop = asyncio.Event()
     _on_signals(stop, service)
-    service.on_topology = desk.use
-    service.beside = {
-        "sweeper": partial(sweep.run, desk),
-        "holds": partial(watch.run, desk),
-        "intake": lambda stop: intake.run(desk, stop, service.set_intake),
-        "review": partial(review_jobs.run, desk),
-    }
-    server = make_server(make_app(service, settings, desk), limits_of(settings))
+    server = make_server(make_app(service, settings, context), limits_of(settings))
     http = asyncio.create_task(server.serve([listener]))
     host, port = listener.getsockname()[:2]
     log.info(
@@ -117,7 +156,7 @@ async def _serve_with(desk: Desk, service: Service, settings: Settings, listener
         await service.run(stop)
     finally:
         server.should_exit = server.force_exit = True
-        await asyncio.wait([http], timeout=HTTP_GOODBYE)
+        await asyncio.wait([http], timeout=HTTP_CLOSE_SECONDS)
         log.info("stopped")
 
 
@@ -130,8 +169,8 @@ def _on_signals(stop: asyncio.Event, service: Service) -> None:
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
-    """On uvloop where there is one."""
-    _spare_the_collector()
+    """On uvloop where it is installed."""
+    _tune_garbage_collection()
     try:
         import uvloop  # noqa: PLC0415 - not on every platform
     except ImportError:
@@ -140,9 +179,9 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
         uvloop.run(main)
 
 
-def _spare_the_collector() -> None:
-    """What the imports left stays for good, and a batch is thousands of objects that die by themselves: looking at
-    all of them again and again took a tenth of the time.
+def _tune_garbage_collection() -> None:
+    """Imported objects stay for good, and a batch creates thousands of objects that reference counting frees:
+    collecting at the default thresholds took a tenth of the time.
     """
     gc.collect()
     gc.freeze()
@@ -159,10 +198,13 @@ def _serve_command(
     settings_file: SettingsFile = None,
     given: Given = None,
 ) -> None:
-    """Run the service: take retry requests, put them into tiers, keep the books. `tarry config` shows its settings."""
+    """Run the service, which routes retry requests and keeps the audit.
+
+    `tarry config` shows its settings.
+    """
     serve(load_settings(settings_file, **(given_from(given or []) | _flags(topology=folder, log_format=log_format))))
 
 
 def _flags(**flags: object) -> dict[str, object]:
-    """Those that were given."""
+    """The flags that were given."""
     return {name: value for name, value in flags.items() if value is not None}

@@ -1,7 +1,6 @@
-"""The `tarry` command: each group of commands has a module of its own, and this is their table of contents.
+"""The `tarry` command: the table of its command modules.
 
-A process imports the modules of the command it was asked for and no others: between them they need nearly everything,
-and who asks for one answer should not wait for all of it.
+A process imports only the modules of the command that it runs, because importing all of them is slow.
 """
 
 from __future__ import annotations
@@ -28,26 +27,27 @@ CONTENTS = {
     "history": ("history",),
     "explain": ("explain",),
     "config": ("config",),
-    "control": ("cancel", "retry-now", "pause", "resume", "holds", "intake"),
+    "control": ("cancel", "retry-now", "pause", "resume", "pauses", "intake"),
+    "stuck": ("stuck",),
     "actions": ("actions",),
     "token": ("token",),
     "review": ("review",),
     "audit": ("audit",),
     "embedded": ("embedded",),
 }
-"""Modules, and the commands each of them has, in the order in which the help tells them."""
+"""Modules and the commands of each, in the order of the help."""
 
 COMPLETING = "_TARRY_COMPLETE"
-"""A shell sets it to ask what could come next."""
+"""Set by a shell that asks for completions."""
 
 
 def made(modules: Iterable[str]) -> typer.Typer:
-    """The command, with these groups in it."""
+    """The command with these modules."""
     app = typer.Typer(
         cls=Commands,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        help="Delayed retries for every RabbitMQ queue, held by the broker itself and proven complete in Postgres.",
+        help="Delayed, crash-safe retries for RabbitMQ, with an audit in Postgres.",
     )
     app.callback()(_main)
     for name in modules:
@@ -60,7 +60,7 @@ def made(modules: Iterable[str]) -> typer.Typer:
 
 
 def wanted(arguments: list[str]) -> list[str]:
-    """The modules that these words need: all of them for whoever asks for help, or has mistyped."""
+    """The modules that these arguments need: all of them for the help or an unknown command."""
     first = arguments[0] if arguments and COMPLETING not in os.environ else ""
     if first == "--version":
         return []

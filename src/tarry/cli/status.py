@@ -1,102 +1,47 @@
-"""`tarry status`: how things stand right now."""
+"""`tarry status`: the current state of the installation."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 import typer
 
-from tarry.attach.listing import Attachment, State, attachments
-from tarry.attach.report import state_report
-from tarry.attach.survey import read_survey
-from tarry.audit.depths import Depths, read_depths
-from tarry.audit.report import Report
-from tarry.audit.status import Counts, InTier, PausedNow, read_counts, read_paused, read_tiers
-from tarry.broker.management import Management
-from tarry.cli.installation import BrokerUrl, DatabaseUrl, Installation, installation
-from tarry.cli.options import AsJson, CaFile, ManagementUrl, TopologyFolder
-from tarry.cli.output import line, note, print_error, print_json, print_table, table
-from tarry.cli.printable import printable, shortened
-from tarry.cli.topology_view import print_source, topology_json
+from tarry.attach.listing import AttachmentState
+from tarry.audit.status import Counts, InTier, PausedNow, RouterStatus
+from tarry.cli.operator_command import operator_command
+from tarry.cli.options import AsJson
+from tarry.cli.output import line, note, print_error, print_json, print_table, printable, shortened, table
+from tarry.cli.topology_view import topology_source_json
 from tarry.core.durations import humanise
-from tarry.errors import AuditError, BrokerError, TarryError
-from tarry.topology.model import Topology
+from tarry.operations.protocol import Operations
+from tarry.operations.status import AttachmentStatus, ServiceStatus
 
 
 def register(app: typer.Typer) -> None:
-    app.command("status")(status)
+    app.command("status")(operator_command(status, only_looks=True))
 
 
-def status(
-    *,
-    database_url: DatabaseUrl = None,
-    topology: TopologyFolder = None,
-    url: BrokerUrl = None,
-    management_url: ManagementUrl = None,
-    ca_file: CaFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """What waits in which tier, what is due next, what is in review, what is overdue, which attachment is broken."""
-    where = installation(database_url, topology, url, management_url, ca_file, only_looks=True)
-    troubles: list[TarryError] = []
-    depths = _depths(where, troubles)
-    with ExitStack() as stack:
-        books = _books(where, stack, troubles)
-        counts = read_counts(books) if books else None
-        tiers = read_tiers(books, depths)
-        paused = read_paused(books) if books else []
-    queues = _queues(where, depths)
-    attached = _attached(where, troubles) if depths else []
+async def status(*, operations: Operations, as_json: AsJson = False) -> None:
+    """Show what waits, is overdue, in review or paused; attachments; and the routers.
+
+    Exits 1 if something could not be read.
+    """
+    found = await operations.status()
     if as_json:
-        about = {"topology": topology_json(where.files) if isinstance(where.files, Topology) else None}
-        more = {"paused": [_paused(one) for one in paused], "attachments": [state_report(one) for one in attached]}
-        print_json(about | _report(counts, tiers, queues, troubles) | more)
+        print_json(_report(found))
     else:
-        if isinstance(where.files, Topology):
-            print_source(where.files)
-        _show(counts, tiers, queues)
-        _show_attached(attached)
-        _show_paused(paused)
-        for trouble in troubles:
-            print_error(trouble)
-    if troubles:
+        if found.topology is not None:
+            line(f"Topology: {found.topology}")
+        _show(found.audit, found.tiers, found.queues)
+        _show_attached(found.attachments)
+        _show_paused(found.paused)
+        _show_routers(found.routers)
+        for problem in found.troubles:
+            print_error(problem)
+    if found.troubles:
         raise typer.Exit(1)
-
-
-def _depths(where: Installation, troubles: list[TarryError]) -> Depths | None:
-    try:
-        return read_depths(Management(where.address), where.names)
-    except BrokerError as error:
-        troubles.append(error)
-        return None
-
-
-def _attached(where: Installation, troubles: list[TarryError]) -> list[Attachment]:
-    try:
-        return attachments(read_survey(Management(where.address), where.names))
-    except BrokerError as error:
-        troubles.append(error)
-        return []
-
-
-def _books(where: Installation, stack: ExitStack, troubles: list[TarryError]) -> Report | None:
-    try:
-        books = stack.enter_context(where.books())
-        read_counts(books)
-    except AuditError as error:
-        troubles.append(error)
-        return None
-    return books
-
-
-def _queues(where: Installation, depths: Depths | None) -> dict[str, int]:
-    """The queues that somebody reads: a backlog there is somebody's business."""
-    names = where.names
-    read = (names.scheduled, names.audit, names.review_queue, names.unroutable, names.cancelled)
-    return {name: depths[name].messages for name in read} if depths else {}
 
 
 def _show(counts: Counts | None, tiers: list[InTier], queues: dict[str, int]) -> None:
@@ -120,17 +65,18 @@ def _show(counts: Counts | None, tiers: list[InTier], queues: dict[str, int]) ->
             f"in the next hour {counts.due_in_an_hour:,}"
         )
         line(f"in review {counts.in_review:,}, held {counts.held:,}, unroutable {counts.unroutable:,}")
+        line(f"due and not back {counts.due:,}")
         line(f"overdue {counts.overdue:,}", *(("✗", "red") if counts.overdue else ("✓", "green")))
 
 
-def _show_attached(attached: list[Attachment]) -> None:
-    """All that is not as attach made it, each with the command that mends it."""
-    wrong = [one for one in attached if one.state is not State.OK]
+def _show_attached(attached: list[AttachmentStatus]) -> None:
+    """Attachments that have changed, each with the command that repairs it."""
+    wrong = [one for one in attached if one.state is not AttachmentState.OK]
     if attached and not wrong:
         line(f"attached {len(attached):,}, all in effect", "✓", "green")
     for one in wrong:
         mark = ("✗", "red") if one.state.may_lose_rejects else ("!", "yellow")
-        line(f"{one.destination.kind} {one.destination.name}: {one.state}: {one.detail}", *mark)
+        line(f"{one.kind} {one.name}: {one.state}: {one.detail}", *mark)
 
 
 def _show_paused(paused: list[PausedNow]) -> None:
@@ -142,11 +88,29 @@ def _show_paused(paused: list[PausedNow]) -> None:
         about = f" ({shortened(one.about, 100)})" if one.about else ""
         line(f"{printable(one.what)}: {state} for {since}{held}{about}", "‖", "yellow")
     if paused:
-        note("who, why and until when: tarry holds")
+        note("who, why and until when: tarry pauses")
 
 
-def _paused(one: PausedNow) -> dict[str, Any]:
-    return asdict(one) | {"since": one.since.isoformat()}
+def _show_routers(routers: list[RouterStatus]) -> None:
+    now = datetime.now(UTC)
+    if routers:
+        shown = table(
+            "routers", "router", "version", "started", "requests/s", "", right=("requests/s",), copied=("router",)
+        )
+        for one in routers:
+            shown.add_row(one.id, one.version, _ago(one.since, now), f"{one.rate:,.1f}", _role(one))
+        print_table(shown)
+    for one in routers:
+        if not one.reports:
+            line(f"{one.id} stopped reporting {_ago(one.last_report, now)}", "✗", "red")
+        for trouble in one.troubles:
+            line(f"{one.id}: {printable(trouble)}", "!", "yellow")
+
+
+def _role(one: RouterStatus) -> str:
+    if not one.reports:
+        return "stopped reporting"
+    return "leader" if one.leader else ""
 
 
 def _ago(at: datetime | None, now: datetime) -> str:
@@ -160,15 +124,20 @@ def _ahead(at: datetime | None, now: datetime) -> str:
     return f"in {humanise(left)}" if left >= 0 else f"{humanise(-left)} ago"
 
 
-def _report(
-    counts: Counts | None, tiers: list[InTier], queues: dict[str, int], troubles: list[TarryError]
-) -> dict[str, Any]:
+def _report(found: ServiceStatus) -> dict[str, Any]:
     def moment(at: datetime | None) -> str | None:
         return at.isoformat() if at else None
 
+    tiers = [asdict(tier) | {"oldest": moment(tier.oldest), "next_due": moment(tier.next_due)} for tier in found.tiers]
     return {
-        "books": asdict(counts) if counts else None,
-        "tiers": [asdict(tier) | {"oldest": moment(tier.oldest), "next_due": moment(tier.next_due)} for tier in tiers],
-        "queues": queues,
-        "troubles": [str(trouble) for trouble in troubles],
+        "topology": topology_source_json(found.topology) if found.topology else None,
+        "audit": asdict(found.audit) if found.audit else None,
+        "tiers": tiers,
+        "queues": found.queues,
+        "troubles": found.troubles,
+        "paused": [asdict(one) | {"since": moment(one.since)} for one in found.paused],
+        "attachments": [asdict(one) for one in found.attachments],
+        "routers": [
+            asdict(one) | {"since": moment(one.since), "last_report": moment(one.last_report)} for one in found.routers
+        ],
     }

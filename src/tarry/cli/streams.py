@@ -1,4 +1,4 @@
-"""Arguments and streams of the process: any bytes in, and out into a full disk, a closed pipe or an ASCII terminal."""
+"""Arguments and streams of the process: invalid UTF-8, a full disk, a closed pipe, an ASCII terminal."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import contextlib
 import errno
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import TextIO, cast
 
 from tarry.errors import OutputError, SettingsError
 
 CLOSED_PIPE = 141
-"""The exit code that a shell reports of a program that SIGPIPE ended."""
+"""The exit code that a shell reports for a program ended by SIGPIPE."""
 
 IN_ASCII = {"✓": "+", "✔": "+", "✗": "x", "✘": "x", "…": "...", "·": "-", "‖": "=", "→": "->", "←": "<-", "×": "x"}
-"""What tarry itself writes beyond ASCII; all else is escaped where the encoding does not have it."""
+"""Replacements for the characters beyond ASCII that tarry writes; others are escaped if the encoding lacks them."""
 
 REPLACED = "tarry.replaced"
 
 
 class Stdout(io.TextIOWrapper):
-    """A failed write is an error of ours, so that it is told like any other. A closed pipe ends the process."""
+    """A failed write raises OutputError, which is reported like other errors. A closed pipe ends the process."""
 
     def write(self, text: str) -> int:
         try:
@@ -46,7 +49,7 @@ class Stdout(io.TextIOWrapper):
 
 
 class Stderr(io.TextIOWrapper):
-    """Notes and logs that cannot be written are dropped: the work goes on."""
+    """Notes and logs that cannot be written are dropped; the command continues."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
@@ -65,7 +68,7 @@ def set_up_streams() -> None:
 
 
 def close_streams() -> None:
-    """Python itself flushes them at its end, and would complain of what was told already."""
+    """Python flushes them at exit, and would report an error again."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             try:
@@ -75,14 +78,14 @@ def close_streams() -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """What is in its buffer, and whatever is still written to it."""
+    """Drops its buffer and everything written to it later."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
 
 
 def read_arguments(given: Sequence[str]) -> list[str]:
-    """As UTF-8, whatever the locale. Raises SettingsError where they are not."""
+    """Decoded as UTF-8 in every locale. Raises SettingsError if they are not valid."""
     found = []
     for argument in given:
         raw = os.fsencode(argument)
@@ -113,3 +116,29 @@ def _replacement(error: UnicodeError) -> tuple[str, int]:
         raise error
     text = error.object[error.start : error.end]
     return "".join(IN_ASCII.get(one) or one.encode("ascii", "backslashreplace").decode() for one in text), error.end
+
+
+SIGNALLED = 128
+"""The exit code of a command ended by a signal is this plus the signal number."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has arrived."""
+
+
+def exit_code(stopped: KeyboardInterrupt) -> int:
+    return SIGNALLED + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM raises Terminated inside."""
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    raise Terminated

@@ -1,7 +1,9 @@
-"""`tarry topology`: the broker as the files say, proven."""
+"""`tarry topology`: init, plan, apply, verify, export, schema and show; `topology_retire` adds drain and prune."""
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -11,35 +13,105 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from tarry.broker.management import Management
+from tarry.amqp.management import Management
 from tarry.cli import options as given
-from tarry.cli import topology_init, topology_retire
+from tarry.cli import topology_retire
 from tarry.cli import topology_view as view
-from tarry.cli.generated import users_of, write_or_check
+from tarry.cli.options import AsJson
 from tarry.cli.output import Commands, line, note, print_json, progress_bar
-from tarry.errors import BrokerError, TopologyError
+from tarry.errors import BrokerError, Code, SettingsError, TarryError, TopologyMismatchError
 from tarry.topology.apply import apply as apply_topology
 from tarry.topology.apply import read_supported
 from tarry.topology.checks.files import concerns
-from tarry.topology.definitions import definitions_text
+from tarry.topology.definitions import BrokerUser, definitions_text, deploy_user, router_user
 from tarry.topology.expected import Expected
 from tarry.topology.findings import Finding
 from tarry.topology.live import read_live
-from tarry.topology.mermaid import mermaid
+from tarry.topology.model import Source, Topology
 from tarry.topology.plan import make_plan
 from tarry.topology.record import described
 from tarry.topology.schema import schema_text
-from tarry.topology.svg import svg
+from tarry.topology.show import mermaid, svg
+from tarry.topology.starter import write_starter
 from tarry.topology.verify import verify as verify_topology
+
+
+def write_or_check(text: str, output: Path | None, check: Path | None, command: str) -> None:
+    if check is not None:
+        if not check.is_file() or check.read_bytes() != text.encode():
+            raise TopologyMismatchError(f"{check} is out of date. Regenerate it with: {command} {check}")
+        note(f"{check} is up to date.")
+    elif output is not None:
+        _write(output, text)
+        note(f"Wrote {output}.")
+    else:
+        typer.echo(text, nl=False)
+
+
+def _write(output: Path, text: str) -> None:
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"{output} cannot be written: {error.strerror}.") from error
+
+
+def users_of(topology: Topology, deploy_file: Path | None, router_file: Path | None) -> tuple[BrokerUser, ...]:
+    return (
+        deploy_user(topology, _password("deploy", deploy_file, "TARRY_DEPLOY_PASSWORD")),
+        router_user(topology, _password("router", router_file, "TARRY_ROUTER_PASSWORD")),
+    )
+
+
+def _password(role: str, file: Path | None, variable: str) -> str:
+    """There is no default password: nobody would change it."""
+    try:
+        found = file.read_text(encoding="utf-8").strip() if file else os.environ.get(variable, "")
+    except OSError as error:
+        raise SettingsError(f"The {role} user's password cannot be read: {file}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"The {role} user's password cannot be read: {file} is not UTF-8 text.") from error
+    if not found:
+        raise SettingsError(
+            f"No password for the {role} user: give --{role}-password-file or set {variable}, or leave out --users."
+        )
+    return found
+
+
+def register_init(app: typer.Typer) -> None:
+    app.command()(init)
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder.")] = Path("topology"),
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Write the shipped topology to a folder, as a starting point.
+
+    The files have comments. Nothing is overwritten.
+    """
+    written = write_starter(folder)
+    path = Source(folder).path
+    if as_json:
+        print_json({"folder": path, "files": [str(file.relative_to(folder)) for file in written]})
+        return
+    line(f"Wrote {len(written)} files to {path}.", "✓", "bold green")
+    line("Next:")
+    line(f"  1. Edit {folder}/tarry.toml and {folder}/policies/*.toml.")
+    line(f"  2. export TARRY_TOPOLOGY={shlex.quote(path)}")
+    line("     for the commands here, and for `tarry serve` wherever it runs.")
+    line("  3. tarry topology plan     shows what would be declared on the broker.")
+    line("  4. tarry topology apply    declares it.")
+
 
 CHANGES = 2
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, help="Plan, apply and verify what tarry needs on the broker.")
-topology_init.register(app)
+app = typer.Typer(cls=Commands, no_args_is_help=True, help="Plan, apply and verify the queues and exchanges of tarry.")
+register_init(app)
 
 
 class PlanCommand(TyperCommand):
-    """Elsewhere a wrong flag or setting means exit code 2. Here 2 means changes, so it gets the code of wrong files."""
+    """Exit code 2 means changes here, so wrong flags and settings exit with the code of wrong files instead."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         with _bad_input_is_no_change():
@@ -58,12 +130,15 @@ def _bad_input_is_no_change() -> Iterator[None]:
         raise
     except Exception as error:
         if getattr(error, "exit_code", None) == CHANGES:
-            error.exit_code = TopologyError.exit_code  # type: ignore[attr-defined] # it has one: see above
+            if isinstance(error, TarryError):
+                error.code = Code.TOPOLOGY_INVALID
+            else:
+                error.exit_code = Code.TOPOLOGY_INVALID.exit_code  # type: ignore[attr-defined] # it has one: see above
         raise
 
 
 class Format(StrEnum):
-    """How `show` answers."""
+    """Output formats of `show`."""
 
     TABLE = "table"
     MERMAID = "mermaid"
@@ -106,9 +181,10 @@ def apply(
     ca_file: given.CaFile = None,
     as_json: given.AsJson = False,
 ) -> None:
-    """Declare what is missing on the broker, and record which topology was applied.
+    """Declare what is missing on the broker.
 
-    Nothing that is there is changed or deleted; safe to run again.
+    Records which topology was applied. Changes and deletes no queue or exchange; safe to run again. Bindings of an
+    earlier version that bypass a gate are removed.
     """
     topology, address = given.topology_from(folder), given.address_from(url, management_url, ca_file)
     warnings: list[Finding] = []
@@ -127,11 +203,12 @@ def apply(
     if as_json:
         counted = {"declared": done.declared, "seconds": round(done.seconds, 3)}
         about = view.source_json(topology, done.record, warnings)
-        print_json(about | counted | {"missing": view.blueprint_json(done.plan.missing)})
+        changes = {"missing": view.blueprint_json(done.plan.missing), "former": view.bindings_json(done.plan.former)}
+        print_json(about | counted | changes)
     elif done.declared:
         line(f"Declared {done.declared} exchanges, queues and bindings in {done.seconds:.1f} s.", "✓", "bold green")
     else:
-        line("Nothing to declare: all of it stands already.", "✓", "bold green")
+        line("Nothing to declare: everything exists already.", "✓", "bold green")
 
 
 @app.command()
@@ -143,7 +220,10 @@ def verify(
     ca_file: given.CaFile = None,
     as_json: given.AsJson = False,
 ) -> None:
-    """Check the live broker against the files, and say how to mend each finding. Exit code 1 if any is wrong."""
+    """Compare the broker with the topology files.
+
+    Each finding names its repair. Exits 1 if anything is wrong.
+    """
     topology, address = given.topology_from(folder), given.address_from(url, management_url, ca_file)
     found = verify_topology(topology, address)
     wrong = [finding for finding in found if finding.level == "wrong"]
@@ -163,10 +243,10 @@ def export(
     *,
     folder: given.TopologyFolder = None,
     vhost: Annotated[str, typer.Option(help="The vhost that the definitions are for.")] = "/",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write there instead of to stdout.")] = None,
-    check: Annotated[Path | None, typer.Option(help="Exit 1 if this file is not what would be written.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")] = None,
+    check: Annotated[Path | None, typer.Option(help="Write nothing; exit 1 if this file is out of date.")] = None,
     users: Annotated[
-        bool, typer.Option("--users", help="Add a deploy user and a router user, least privilege.")
+        bool, typer.Option("--users", help="Add a deploy user and a router user with least privilege.")
     ] = False,
     deploy_password_file: Annotated[
         Path | None, typer.Option(help="The deploy user's password; or set TARRY_DEPLOY_PASSWORD.")
@@ -174,9 +254,14 @@ def export(
     router_password_file: Annotated[
         Path | None, typer.Option(help="The router user's password; or set TARRY_ROUTER_PASSWORD.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The answer is JSON with or without this.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Accepted for consistency; the output is always JSON.")
+    ] = False,
 ) -> None:
-    """Write the topology as a definitions.json, for import at boot, by rabbitmqctl, or in the management UI."""
+    """Write the topology as RabbitMQ definitions (JSON).
+
+    Import them at boot, with rabbitmqctl, or in the management UI.
+    """
     del as_json
     topology = given.topology_from(folder)
     people = users_of(topology, deploy_password_file, router_password_file) if users else ()
@@ -187,11 +272,13 @@ def export(
 @app.command()
 def schema(
     *,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write there instead of to stdout.")] = None,
-    check: Annotated[Path | None, typer.Option(help="Exit 1 if this file is not what would be written.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The answer is JSON with or without this.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")] = None,
+    check: Annotated[Path | None, typer.Option(help="Write nothing; exit 1 if this file is out of date.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Accepted for consistency; the output is always JSON.")
+    ] = False,
 ) -> None:
-    """Write a JSON schema of the topology files, for completion and checks in an editor."""
+    """Write a JSON schema of the topology files, for editors."""
     del as_json
     write_or_check(schema_text(), output, check, "tarry topology schema -o")
 
@@ -204,11 +291,11 @@ def show(
     management_url: given.ManagementUrl = None,
     ca_file: given.CaFile = None,
     style: Annotated[
-        Format, typer.Option("--format", "-f", help="A table, or a picture for documents.")
+        Format, typer.Option("--format", "-f", help="A table, or a diagram for documents.")
     ] = Format.TABLE,
     as_json: given.AsJson = False,
 ) -> None:
-    """Show the tiers, the ladder and the gates, with live depths if a broker answers."""
+    """Show the tiers, the ladder and the gates, with live queue depths."""
     topology = given.topology_from(folder)
     if style is Format.MERMAID:
         typer.echo(mermaid(topology), nl=False)

@@ -1,4 +1,4 @@
-"""What the topology commands print: each answer once as data for --json, once as lines or tables for people."""
+"""Output of the topology commands, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from typing import Any
 
 from tarry.cli.output import line, print_table, table, warn
 from tarry.core.durations import format_duration
-from tarry.topology.explain import counted, explain_conflict, explain_details, way_to_migrate
 from tarry.topology.findings import Finding
 from tarry.topology.model import Topology
 from tarry.topology.objects import Binding, Blueprint
-from tarry.topology.plan import Plan
-from tarry.topology.record import ApplyRecord, described, digest
-from tarry.topology.steps import review_step, steps
+from tarry.topology.plan import Plan, counted, explain_conflict, explain_details, way_to_migrate
+from tarry.topology.record import ApplyRecord, TopologySource, described
+from tarry.topology.show import review_step, steps
 
 Json = dict[str, Any]
 MOST_LINES = 12
-"""Of each kind in a plan; a first apply would fill several screens."""
+"""Maximum lines of each kind in a plan; a first apply would fill several screens."""
 
 
 def print_source(topology: Topology) -> None:
-    """Which folder it is about: that depends on where the command is run."""
+    """Names the folder, because it depends on where the command is run."""
     line(f"Topology: {described(topology)}")
 
 
@@ -31,7 +30,11 @@ def print_warnings(findings: Iterable[Finding]) -> None:
 
 
 def topology_json(topology: Topology) -> Json:
-    return {"folder": topology.source.path if topology.source else None, "digest": digest(topology)}
+    return topology_source_json(TopologySource.of(topology))
+
+
+def topology_source_json(source: TopologySource) -> Json:
+    return {"folder": source.folder, "digest": source.digest}
 
 
 def applied_json(record: ApplyRecord | None) -> Json | None:
@@ -42,7 +45,7 @@ def applied_json(record: ApplyRecord | None) -> Json | None:
 
 
 def source_json(topology: Topology, applied: ApplyRecord | None, warnings: Iterable[Finding]) -> Json:
-    """What every command on a topology says of it."""
+    """What every topology command reports about its files."""
     return {
         "topology": topology_json(topology),
         "applied": applied_json(applied),
@@ -54,8 +57,12 @@ def blueprint_json(parts: Blueprint) -> Json:
     return {
         "exchanges": [{"name": part.name, **part.properties()} for part in parts.exchanges],
         "queues": [{"name": part.name, **part.properties()} for part in parts.queues],
-        "bindings": [_binding_json(binding) for binding in parts.bindings],
+        "bindings": bindings_json(parts.bindings),
     }
+
+
+def bindings_json(bindings: Iterable[Binding]) -> list[Json]:
+    return [_binding_json(binding) for binding in bindings]
 
 
 def plan_json(topology: Topology, plan: Plan, depths: Mapping[str, int]) -> Json:
@@ -78,6 +85,7 @@ def plan_json(topology: Topology, plan: Plan, depths: Mapping[str, int]) -> Json
             {"wanted": _binding_json(conflict.wanted), "live": _binding_json(conflict.live)}
             for conflict in plan.conflicts
         ],
+        "former": bindings_json(plan.former),
         "left_over": [
             {"kind": part.kind, "name": part.name, "messages": depths.get(part.name, 0)} for part in plan.left_over
         ],
@@ -97,6 +105,8 @@ def print_plan(topology: Topology, plan: Plan, depths: Mapping[str, int]) -> Non
         line(f"to migrate: {way_to_migrate(topology.broker_names, difference)}", " ")
     for conflict in plan.conflicts:
         line(explain_conflict(conflict), "!", "bold red")
+    for binding in plan.former:
+        line(f"binding {binding}: of an earlier version, replaced by the gates", "-", "bold magenta")
     for part in plan.left_over:
         line(f"{part.kind} {part.name}: left over, {counted(depths.get(part.name, 0), 'message')}", "-", "bold magenta")
     line(plan_summary(plan))
@@ -107,6 +117,7 @@ def plan_summary(plan: Plan) -> str:
         return "Nothing to do: the broker matches the topology."
     parts = [
         (len(plan.missing), "to declare (tarry topology apply)"),
+        (len(plan.former), "to remove (tarry topology apply)"),
         (len(plan.different) + len(plan.conflicts), "different (see above)"),
         (len(plan.left_over), "left over (tarry topology drain, prune)"),
     ]
@@ -156,8 +167,8 @@ def show_json(topology: Topology, depths: Mapping[str, int] | None) -> Json:
 
 
 def print_show(topology: Topology, depths: Mapping[str, int] | None) -> None:
-    """The way step by step, then the policy tiers one by one."""
-    way = table("The way of a message", "exchange", "key", "queue", "waits", "messages", "else", right=("messages",))
+    """The path of a message step by step, then each tier of a policy."""
+    way = table("Path of a message", "exchange", "key", "queue", "waits", "messages", "else", right=("messages",))
     for step in (*steps(topology), review_step(topology)):
         depth = _depth({*step.queues, *_like(step.queue, depths)}, depths) if step.after != "home" else ""
         way.add_row(step.exchange, step.key or "every message", step.queue, step.waits, depth, step.otherwise)
@@ -171,7 +182,7 @@ def print_show(topology: Topology, depths: Mapping[str, int] | None) -> None:
 
 
 def _like(pattern: str, depths: Mapping[str, int] | None) -> tuple[str, ...]:
-    """Relays and held queues are many; `retry.held.<queue>` stands for them all."""
+    """Relays and held queues: one row with `<queue>` in its name stands for all of them."""
     stem, sign, _ = pattern.partition("<")
     return tuple(name for name in depths or () if sign and name.startswith(stem))
 

@@ -1,22 +1,22 @@
-"""For users' consumers: say why a message failed, when to come again, and that it succeeded.
+"""Client library for consumers: report why a message failed, when to retry it, and that it succeeded.
 
-`tarry.client.pika` and `tarry.client.aio_pika` are thin shells for the two libraries; everything they decide is decided
-in the other modules here, without I/O. Importing this package imports neither of them, nor any part of the service.
+`tarry.client.pika` and `tarry.client.aio_pika` are thin adapters for the two libraries; all decisions are made in the
+other modules of this package, without I/O. Importing this package imports neither library, nor any part of the service.
 """
 
 from tarry.client.attempt import Attempt
-from tarry.client.classing import Classes, Verdict
-from tarry.client.guard import MemoryGuard
+from tarry.client.classify import Classes, Verdict
+from tarry.client.deduplicator import MemoryDeduplicator
+from tarry.client.exceptions import Final, RateLimited
 from tarry.client.hints import check_response
 from tarry.client.options import Options
 from tarry.client.request import retry_request
-from tarry.client.signals import Final, RateLimited
 
 __all__ = [
     "Attempt",
     "Classes",
     "Final",
-    "MemoryGuard",
+    "MemoryDeduplicator",
     "Options",
     "RateLimited",
     "Verdict",

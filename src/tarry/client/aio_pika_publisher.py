@@ -1,4 +1,4 @@
-"""Publishing by way of aio-pika: the bytes of the shared core, and an answer that can be believed."""
+"""Publishes through aio-pika: sends the bytes made by the shared core and waits for a reliable confirm."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from aio_pika.abc import AbstractChannel, AbstractConnection
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS, DeliveryError
 from aiormq import spec
 
+from tarry.amqp.properties import Properties
 from tarry.client.outcomes import PROPERTIES
-from tarry.contract.properties import Properties
 from tarry.core.names import Names
 from tarry.errors import BrokerError
 
 CONFIRM_SECONDS = 30.0
-"""For so long the broker is waited for; past it the message counts as not taken."""
+"""How long to wait for the broker's confirm; after that the message counts as not accepted."""
 
 
 class NotTakenError(BrokerError):
-    """The broker did not confirm a message, or sent it back."""
+    """The broker did not confirm a message, or returned it."""
 
 
-class Publisher:
-    """Opens its channels when they are first needed, and again when they have gone."""
+class ConfirmedPublisher:
+    """Opens its channels when they are first needed, and reopens them after they were closed."""
 
     def __init__(self, connection: AbstractConnection, names: Names) -> None:
         self._connection = connection
@@ -35,17 +35,17 @@ class Publisher:
         self._by_id: WeakValueDictionary[bytes | None, asyncio.Lock] = WeakValueDictionary()
 
     async def request(self, body: bytes, properties: Properties) -> None:
-        """Returns once the broker has taken it; raises NotTakenError in any other case.
+        """Returns once the broker has accepted the message; raises NotTakenError in every other case.
 
-        aiormq tells by the message id which message was returned. Of two with one id, both on their way, it would call
-        one of them taken: so they go one after the other.
+        aiormq identifies a returned message by its message id. If two messages with the same id were in flight, it
+        would report one of them as accepted, so they are published one after the other.
         """
         one_at_a_time = self._by_id.setdefault(properties.message_id, asyncio.Lock())
         async with one_at_a_time:
             await self._publish(self._names.intake, body, properties, confirmed=True)
 
     async def report(self, body: bytes) -> None:
-        """Returns once it is written."""
+        """Returns once the report is written to the connection; it is not confirmed."""
         await self._publish(self._names.reports, body, PROPERTIES, confirmed=False)
 
     async def close(self) -> None:
@@ -59,14 +59,14 @@ class Publisher:
                 channel = await (await self._channel(confirmed=confirmed)).get_underlay_channel()
                 await channel.basic_publish(body, exchange=exchange, properties=_AsIs(properties), mandatory=confirmed)
         except TimeoutError as error:
-            raise NotTakenError(f"no word from the broker for {CONFIRM_SECONDS:g} seconds") from error
+            raise NotTakenError(f"no answer from the broker for {CONFIRM_SECONDS:g} seconds") from error
         except CONNECTION_EXCEPTIONS as error:
             if isinstance(error, DeliveryError):
                 await self._renew()
             raise NotTakenError(repr(error)) from error
 
     async def _renew(self) -> None:
-        """Old brokers go on refusing on a channel on which a full queue has refused once."""
+        """Replaces the channel: on old brokers, once a full queue has refused a publish, the channel keeps refusing."""
         refused, self._requests = self._requests, None
         if refused is not None and not refused.is_closed:
             await refused.close()
@@ -84,7 +84,7 @@ class Publisher:
 
 
 class _AsIs(spec.Basic.Properties):
-    """Properties whose bytes are made already. aiormq asks for the message id, and gives one to what has none."""
+    """Properties that are encoded already. aiormq reads the message id, and assigns one where it is missing."""
 
     def __init__(self, properties: Properties) -> None:
         raw = properties.message_id

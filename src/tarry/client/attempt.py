@@ -1,4 +1,4 @@
-"""What a delivery says about itself: which attempt it is, of how many, and until when there will be more."""
+"""Reads from a delivery which attempt it is, how many are allowed, and until when there will be more."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Attempt:
     retry_count: int = 0
     """Retries already spent; a rate-limited round spends none."""
     max_retries: int | None = None
-    """Retries that it may spend in all; None on its first delivery."""
+    """The number of retries that it may spend in total; None on its first delivery."""
     due: datetime | None = None
-    """When it was to come back."""
+    """When the retry was due."""
     first_failed: datetime | None = None
     deadline: datetime | None = None
-    """No retry comes later than this; None where its policy has no `max_age`."""
+    """No retry comes later than this; None if its policy has no `max_age`."""
     content: str | None = field(default=None, compare=False)
-    """A digest of body and headers, where the body is known: messages may share an id."""
+    """A digest of body and headers, if the body is known; needed because messages may share an id."""
 
     @property
     def number(self) -> int:
@@ -43,13 +43,15 @@ class Attempt:
 
     @property
     def is_last(self) -> bool:
-        """Whether a failure now ends in review, unless it is a rate limit."""
+        """Whether a failure of this attempt goes to review; a rate limit is the exception."""
         return self.max_retries is not None and self.retry_count >= self.max_retries
 
     @property
     def key(self) -> str | None:
-        """The same for every delivery of this attempt, and for no other; None where nothing tells it from others: the
-        first delivery of a message has no retry id, and is known by its message id and its content.
+        """Identifies this attempt: equal for all its deliveries, different for every other attempt.
+
+        The first delivery of a message has no retry id and is identified by message id and content. None if those are
+        missing.
         """
         if self.retry_id is not None:
             return f"{self.retry_id}:{self.round}"
@@ -61,13 +63,13 @@ class Attempt:
     def read(
         cls, headers: Headers | None, queue: str, message_id: str | None = None, body: bytes | None = None
     ) -> Attempt:
-        """Never raises: what makes no sense counts as not said."""
+        """Reads an attempt from the headers. Never raises: an invalid value counts as absent."""
         content = None if body is None else _digest(headers or {}, body)
         if not headers or h.ID not in headers:
             return cls(queue, message_id, content=content)
         same_queue = headers.get(h.QUEUE) == queue
         if not same_queue and h.VIA not in headers:
-            return cls(queue, message_id, content=content)  # forwarded from another queue: here it is a new message
+            return cls(queue, message_id, content=content)  # forwarded from another queue: a new message here
         return cls(
             queue=queue,
             message_id=message_id,
@@ -83,7 +85,7 @@ class Attempt:
 
 
 def _digest(headers: Headers, body: bytes) -> str:
-    """Of what the user sent: what tarry and the broker add is left out."""
+    """Digest of what the user sent, without what tarry and the broker added."""
     users = sorted((name, repr(value)) for name, value in headers.items() if not name.startswith((h.OURS, "x-")))
     return blake2b(repr(users).encode() + b"\0" + body, digest_size=16).hexdigest()
 

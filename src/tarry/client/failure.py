@@ -1,10 +1,10 @@
-"""What is said of one failure: bounded in size, and with nothing in it that the redaction hook takes out."""
+"""Describes one failure: limited in size, and without anything that the redaction hook removes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tarry.client.classing import PLAIN, Verdict
+from tarry.client.classify import PLAIN, Verdict
 from tarry.client.options import Options
 from tarry.core.fingerprint import fingerprint
 
@@ -12,8 +12,8 @@ LONGEST_TYPE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """An error, as it travels."""
+class FailureDescription:
+    """An error as it is sent in the headers of a retry request."""
 
     error_type: str
     error_reason: str
@@ -21,17 +21,17 @@ class Failure:
 
     @property
     def fingerprint(self) -> str | None:
-        """The same that the audit makes of it: one name for errors that differ only in numbers and ids."""
+        """The same fingerprint that the audit computes: errors that differ only in numbers and ids share it."""
         return fingerprint(self.error_type, self.error_reason)
 
 
-def describe(error: BaseException, options: Options, now_ms: int) -> Failure:
-    """Never raises: a hook or a `__str__` that fails must not cost the message its retry."""
-    return Failure(type_name(error), _reason(error, options), _verdict(error, options, now_ms))
+def describe(error: BaseException, options: Options, now_ms: int) -> FailureDescription:
+    """Never raises: a redaction hook or a `__str__` that fails must not cost the message its retry."""
+    return FailureDescription(type_name(error), _reason(error, options), _verdict(error, options, now_ms))
 
 
 def type_name(error: BaseException) -> str:
-    """`ValueError`, `httpx.ReadTimeout`, `shop.errors.CardDeclined`: what a policy's rules match with a glob."""
+    """`ValueError`, `httpx.ReadTimeout`, `shop.errors.CardDeclined`: the name that a policy matches with a glob."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return name[-LONGEST_TYPE:]
@@ -40,8 +40,8 @@ def type_name(error: BaseException) -> str:
 def _reason(error: BaseException, options: Options) -> str:
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - any code may be behind it
-        text = "(its text could not be made)"
+    except Exception:  # noqa: BLE001 - this may run any code
+        text = "(its text could not be produced)"
     try:
         text = options.redact(text) if options.redact else text
     except Exception as failed:  # noqa: BLE001 - the user's code

@@ -1,6 +1,6 @@
-"""What an HTTP answer says about coming again, whichever library it came by: none of them is imported here.
+"""Reads from an HTTP response when to retry. Works with several HTTP libraries and imports none of them.
 
-httpx and requests hang the response on their exceptions; aiohttp's exception has status and headers itself.
+httpx and requests attach the response to their exceptions; aiohttp's exception has the status and headers itself.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from tarry.client.signals import RateLimited, wait_ms
+from tarry.client.exceptions import RateLimited, wait_ms
 
 _BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
 
 class Busy(NamedTuple):
-    """A 429 or 503, and after how long the server wants to be asked again, if it said."""
+    """A 429 or 503 response, with the wait that the server asked for, if any."""
 
     status: int
     retry_after_ms: int | None
 
 
 def busy(error_or_response: Any, now_ms: int) -> Busy | None:
-    """None where it is neither."""
+    """None if it is neither 429 nor 503."""
     response = _attribute(error_or_response, "response")
     response = error_or_response if response is None else response
     status = _attribute(response, "status_code")
@@ -36,22 +36,22 @@ def busy(error_or_response: Any, now_ms: int) -> Busy | None:
 
 
 def retry_after_ms(headers: Mapping[str, str], now_ms: int) -> int | None:
-    """`Retry-After` in either of its forms: seconds, or a date. One that makes no sense counts as none."""
-    said = next((value for name, value in headers.items() if name.lower() == "retry-after"), None)
-    if said is None:
+    """`Retry-After` in either of its forms: seconds, or a date. An invalid value counts as absent."""
+    value = next((text for name, text in headers.items() if name.lower() == "retry-after"), None)
+    if value is None:
         return None
     try:
-        return wait_ms(float(said), now_ms)
+        return wait_ms(float(value), now_ms)
     except (TypeError, ValueError, OverflowError):
         pass
     try:
-        return wait_ms(parsedate_to_datetime(str(said)), now_ms)
+        return wait_ms(parsedate_to_datetime(str(value)), now_ms)
     except (TypeError, ValueError, OverflowError):
         return None
 
 
 def check_response(response: Any, now_ms: int = 0) -> None:
-    """Raises RateLimited for a response with 429 or 503. `now_ms` matters for a date only; 0 means the clock."""
+    """Raises RateLimited for a response with 429 or 503. `now_ms` matters for a date only; 0 means the current time."""
     found = busy(response, now_ms or _clock_ms())
     if found is not None:
         after = None if found.retry_after_ms is None else found.retry_after_ms / 1_000
@@ -63,8 +63,8 @@ def _clock_ms() -> int:
 
 
 def _attribute(thing: Any, name: str) -> Any:
-    """Libraries make some attributes raise when there is nothing behind them."""
+    """In some libraries, reading an attribute that has no value raises."""
     try:
         return getattr(thing, name, None)
-    except Exception:  # noqa: BLE001 - a property of somebody else's
+    except Exception:  # noqa: BLE001 - a property of another library
         return None

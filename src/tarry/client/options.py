@@ -1,4 +1,4 @@
-"""What a consumer may choose; every default is meant to be right."""
+"""Options of a consumer; the defaults suit most consumers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tarry.client.classing import Classes
+from tarry.client.classify import Classes
 from tarry.core.names import Names
 
 LONGEST_REASON = 1_000
@@ -14,24 +14,32 @@ LONGEST_REASON = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """One for each consumer, or one for all."""
+    """Options of a consumer. Several consumers can share one instance."""
 
     names: Names = field(default_factory=Names)
-    """The installation's names; only another prefix than `retry.` makes a difference."""
+    """The installation's names; set it only if the prefix is not `retry.`."""
     classes: Classes = field(default_factory=Classes)
     """Which errors are final, retryable or rate limited."""
     redact: Callable[[str], str] | None = None
-    """Takes secrets out of an error's text before it leaves the process."""
+    """Removes secrets from an error's text before the text leaves the process."""
     longest_reason: int = LONGEST_REASON
-    """Characters of an error's text that travel."""
+    """The maximum number of characters of an error's text that are sent."""
     plain: Literal["request", "reject"] = "request"
-    """What becomes of a failure that says neither class nor wait. A request carries its reason. A reject carries the
-    message byte for byte and nothing else, and needs the queue to be attached (`tarry attach`): else it is a loss."""
+    """What to do with a failure that specifies neither a class nor a wait. `request` publishes a retry request, which
+    carries the reason. `reject` rejects the message: it is dead-lettered byte for byte, without a reason. It requires
+    the queue to be attached (`tarry attach`); otherwise the message is lost."""
     report: bool = True
     """Whether successes of retried messages are reported to the audit."""
+    report_starts: bool = True
+    """Whether attempts at retried messages that take longer than `report_seconds` are reported as started, so that a
+    hung one is found and never presumed to have succeeded. A pika handler that runs in the thread of its
+    BlockingConnection is reported before it begins, with one more publish for each retried message; nothing could be
+    sent while it hangs. Without `report` no start is reported."""
+    consumer: str | None = None
+    """The name of this consumer in reports of starts; by default its host and process id."""
     report_batch: int = 200
-    """Successes in one report."""
+    """The maximum number of successes in one report."""
     report_seconds: float = 1.0
-    """The longest that a success waits to be reported."""
+    """The longest time that a success waits to be reported, in seconds."""
     pauses: tuple[float, ...] = (0.1, 0.5, 1, 2, 5, 5, 5, 5)
-    """Seconds between tries while a request cannot be published; after the last the message is requeued."""
+    """Seconds between attempts to publish a request; after the last attempt the message is requeued."""

@@ -1,7 +1,7 @@
-"""The retry request for a delivery that failed: the message as it was, with what is to be said of the failure.
+"""Builds the retry request for a delivery that failed: the original message, plus headers that describe the failure.
 
-Both shells publish the very bytes that are made here: the libraries' own encoders shorten doubles and refuse some of
-the values that their decoders produce.
+Both adapters publish exactly the bytes that are made here: the libraries' own encoders reduce the precision of doubles
+and refuse some of the values that their decoders produce.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tarry.amqp.field_tables import table
+from tarry.amqp.properties import Properties
 from tarry.client.attempt import Attempt
-from tarry.client.failure import Failure, describe
+from tarry.client.failure import FailureDescription, describe
 from tarry.client.options import Options
 from tarry.contract import headers as h
-from tarry.contract.encoding import table
-from tarry.contract.properties import Properties
 from tarry.contract.safety import in_frame, safe
 
 FRAME_MAX = 131_072
-"""What brokers and clients agree on unless told otherwise."""
+"""The frame size that brokers and clients negotiate by default."""
 
 SHORT_REASON = 80
-"""Characters of a reason that headers near the limit leave room for."""
+"""The maximum length of a reason, in characters, when the headers are close to the frame limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A delivery, whichever library it came by."""
+    """A delivery, independent of the library."""
 
     queue: str
     exchange: str
@@ -36,11 +36,11 @@ class Incoming:
     body: bytes
     headers: Mapping[str, Any]
     properties: Properties
-    """All but the headers."""
+    """All properties except the headers."""
     attempt: Attempt
 
 
-def request(incoming: Incoming, failure: Failure, frame_max: int = FRAME_MAX) -> Properties:
+def request(incoming: Incoming, failure: FailureDescription, frame_max: int = FRAME_MAX) -> Properties:
     """The properties of the request; its body is the delivery's."""
     made = safe(incoming.properties, table(_headers(incoming, failure)))
     if in_frame(made, frame_max) or len(failure.error_reason) <= SHORT_REASON:
@@ -48,9 +48,11 @@ def request(incoming: Incoming, failure: Failure, frame_max: int = FRAME_MAX) ->
     return request(incoming, replace(failure, error_reason=failure.error_reason[: SHORT_REASON - 1] + "…"), frame_max)
 
 
-def _headers(incoming: Incoming, failure: Failure) -> dict[str, Any]:
-    """Of tarry's own all travel on: they say which round failed. What was said of an earlier failure does not."""
-    said = {
+def _headers(incoming: Incoming, failure: FailureDescription) -> dict[str, Any]:
+    """All of tarry's own headers are kept: they say which round failed. The description of an earlier failure is
+    dropped.
+    """
+    own = {
         h.ORIGINAL_QUEUE: incoming.queue,
         h.ORIGINAL_EXCHANGE: incoming.exchange,
         h.ORIGINAL_KEY: incoming.routing_key or incoming.queue,
@@ -61,7 +63,7 @@ def _headers(incoming: Incoming, failure: Failure) -> dict[str, Any]:
         h.RETRY_AFTER: failure.verdict.retry_after_ms,
     }
     kept = {name: value for name, value in incoming.headers.items() if not _is_stale(name)}
-    return kept | {name: value for name, value in said.items() if value is not None}
+    return kept | {name: value for name, value in own.items() if value is not None}
 
 
 def _is_stale(name: str) -> bool:
@@ -82,10 +84,10 @@ def retry_request(
     content_type: str | None = None,
     options: Options | None = None,
 ) -> Properties:
-    """For frameworks that hide the delivery: the properties of a request, with what they do show.
+    """The properties of a request, for frameworks that hide the delivery but show some of its properties.
 
-    Publish it to `retry.intake` with the message's body, mandatory and confirmed, by pika or by whatever takes encoded
-    properties. Without tarry's headers among `headers` the message id is what its attempts are counted by.
+    Publish it to `retry.intake` with the message's body, mandatory and confirmed, with pika or any client that accepts
+    encoded properties. If `headers` does not include tarry's headers, attempts are counted by message id.
     """
     chosen = options or Options()
     raw_id, raw_type = (text.encode() if text else None for text in (message_id, content_type))

@@ -1,20 +1,20 @@
-"""The one decision of a shell: what to do with a delivery whose handler raised."""
+"""Decides what to do with a delivery whose handler raised."""
 
 from __future__ import annotations
 
 import logging
 import time
 
+from tarry.amqp.properties import Properties
 from tarry.client.failure import describe
 from tarry.client.options import Options
 from tarry.client.request import Incoming, request
-from tarry.contract.properties import Properties
 
 log = logging.getLogger("tarry.client")
 
 
 def answer(incoming: Incoming, error: BaseException, options: Options) -> Properties | None:
-    """The request to publish; None where a bare reject is all there is to say."""
+    """The request to publish; None if the message should be rejected without a request."""
     now_ms = time.time_ns() // 1_000_000
     failure = describe(error, options, now_ms)
     attempt, verdict = incoming.attempt, failure.verdict
@@ -31,15 +31,17 @@ def answer(incoming: Incoming, error: BaseException, options: Options) -> Proper
 
 def requeued(incoming: Incoming, why: object) -> None:
     log.error(
-        "the retry request for message %s of queue %s could not be published, so it goes back into the queue: %s",
+        "the retry request for message %s of queue %s could not be published; the message is requeued: %s",
         *(incoming.attempt.message_id, incoming.queue, why),
     )
 
 
 def unsettled(queue: str, why: object) -> None:
-    """Nothing is lost by it: the broker has it still, and delivers it again."""
-    log.warning("the connection went before a message of queue %s was settled; it will come again: %s", queue, why)
+    """Logs a message that could not be settled. It is not lost: the broker still has it and delivers it again."""
+    log.warning(
+        "the connection was lost before a message of queue %s was settled; it will be redelivered: %s", queue, why
+    )
 
 
 def unreported(why: object) -> None:
-    log.warning("some successes could not be reported to tarry's audit: %s", why)
+    log.warning("some starts or successes could not be reported to tarry's audit: %s", why)

@@ -1,28 +1,29 @@
-"""What a request must not ask for: a way into queues it has no business with, or names that no broker can hold."""
+"""Validates requests: body size, a permitted origin queue, and names that a broker can store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from tarry.contract.message import Acceptance, Delivery, Origin
-from tarry.contract.reading import RefusalError
+from tarry.amqp.delivery import Delivery
+from tarry.contract.header_reader import RefusalError
+from tarry.contract.message import Acceptance, Origin
 from tarry.core.names import LONGEST_NAME, RESERVED
 
 MOST_REMEMBERED = 4_096
 
 _IN_NO_NAME = frozenset("\x00\r\n")
-"""A broker takes line ends out of a queue's name: what we look at must be what it will bind."""
+"""Characters not allowed in a queue name. The broker removes line ends, so it would bind an unchecked name."""
 
 
 def check_size(delivery: Delivery, accept: Acceptance) -> None:
     if len(delivery.body) > accept.largest_body:
         size, most = len(delivery.body) / 2**20, accept.largest_body / 2**20
-        raise RefusalError(f"its body has {size:.1f} MiB, and retries carry {most:g} MiB at the most")
+        raise RefusalError(f"its body has {size:.1f} MiB; the limit is {most:g} MiB")
 
 
 def check_origin(origin: Origin, accept: Acceptance) -> None:
-    """Once for each: origins are few, and what was good stays good."""
+    """Check an origin. Accepted origins are remembered: there are few of them, and the result does not change."""
     if origin in accept.sound:
         return
     _check_queue(origin.queue, accept)
@@ -35,12 +36,12 @@ def check_origin(origin: Origin, accept: Acceptance) -> None:
 
 
 def is_destination(queue: str, destinations: Iterable[str]) -> bool:
-    """Whether the topology lets messages return to a queue; `destinations` are its globs."""
+    """Whether the topology allows messages to return to a queue; `destinations` are its globs."""
     return any(fnmatchcase(queue, glob) for glob in destinations)
 
 
 def check_delivered_key(key: str | bytes) -> None:
-    """The key it came with is the one it returns with, unless the request names another."""
+    """Check the delivery's routing key: the message returns with it unless the request names another."""
     if isinstance(key, bytes):
         raise RefusalError("its routing key is not UTF-8 text")
     _check_unreserved(key)
@@ -51,8 +52,8 @@ def can_name_queue(name: str) -> bool:
 
 
 def is_name(name: str) -> bool:
-    """Whether it fits where AMQP has a name. A NUL is no use in any, and Postgres takes none; U+FFFD stands for bytes
-    that were no text.
+    """Whether AMQP can carry it as a name. A NUL is of no use in a name, and Postgres does not store one; U+FFFD
+    replaces bytes that were not UTF-8.
     """
     return len(name.encode()) <= LONGEST_NAME and "\x00" not in name and "\ufffd" not in name
 
@@ -67,11 +68,11 @@ def _check_queue(queue: str, accept: Acceptance) -> None:
 
 
 def _check_name(what: str, name: str) -> None:
-    """A NUL is no use in any name, and Postgres takes none."""
+    """A NUL is of no use in a name, and Postgres does not store one."""
     if len(name.encode()) > LONGEST_NAME:
         raise RefusalError(f"its {what} is longer than {LONGEST_NAME} bytes")
     if "\x00" in name:
-        raise RefusalError(f"its {what} holds a NUL: {name[:40]!r}")
+        raise RefusalError(f"its {what} contains a NUL: {name[:40]!r}")
 
 
 def _check_unreserved(key: str) -> None:

@@ -1,22 +1,22 @@
-"""What the broker's `x-death` says: which queue a message failed in, why, and how it had come there."""
+"""Parses the broker's `x-death` header: the queue a message failed in, the reason, and how it was routed there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tarry.contract.fields import Field, scan, walk_array
-from tarry.contract.reading import STRICT, RefusalError
+from tarry.amqp.field_tables import Field, scan, walk_array
+from tarry.contract.header_reader import STRICT, RefusalError
 from tarry.core.names import Names
 
 _TEXTS = frozenset({b"queue", b"reason", b"exchange"})
 _NUMBERS = frozenset({b"count", b"time"})
-"""Whatever their width is: they are only compared."""
+"""Integers of any width: they are only compared."""
 WIDEST_NUMBER = 9
-"""Bytes of the widest integer, its type included."""
+"""Bytes of the widest integer, including its type octet."""
 _STRING, _ARRAY = b"SA"
 STRING_HEAD = 5
-"""Bytes before the content of a string or an array: its type and its length."""
+"""Bytes before the content of a string or an array: the type octet and the length."""
 
 
 class Death(NamedTuple):
@@ -27,17 +27,17 @@ class Death(NamedTuple):
     exchange: str
     routing_key: str
     number: int = 0
-    """How often it died there, as far as the broker counts."""
+    """How often it was dead-lettered there, as counted by the broker."""
     time_s: int = 0
 
     @property
     def stamp(self) -> str | None:
-        """Tells one dead-lettering from another, to the second; None where the broker did not say when it was."""
+        """Identifies one dead-lettering, to the second; None if the broker gave no time."""
         return f"{self.queue}:{self.number}:{self.time_s}" if self.time_s else None
 
 
 def last_death(found: Field | None, names: Names, decoding: str = STRICT) -> Death | None:
-    """The newest death outside tarry's own queues: old brokers do not keep the order of the later entries."""
+    """The newest death outside tarry's own queues; old brokers do not keep the order of the later entries."""
     for death in deaths(found, decoding):
         if not names.is_ours(death.queue):
             return death
@@ -53,7 +53,7 @@ def deaths(found: Field | None, decoding: str = STRICT) -> Iterator[Death]:
 
 
 def _read(table: bytes, decoding: str) -> Death:
-    """Every dead-lettered request passes through here, so only what is wanted is looked at."""
+    """Read the required fields only: this runs for every dead-lettered request."""
     texts, numbers, keys = {}, {}, b""
     for name, _, at, end in scan(table):
         if name in _TEXTS:

@@ -1,9 +1,10 @@
-"""The envelope form of a request: protobuf `RetryMessage`, or the same in JSON with a base64 payload."""
+"""Reads RetryMessage envelopes, and determines in which of the three forms a request was made."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +12,32 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import DecodeError
 
-from tarry.contract.json_text import json_problem
-from tarry.contract.reading import LONGEST_TEXT, RefusalError
+from tarry.amqp.delivery import Delivery
+from tarry.contract import headers as h
+from tarry.contract.deaths import Death, last_death
+from tarry.contract.header_reader import LONGEST_TEXT, HeaderReader, RefusalError
+from tarry.contract.message import Form, Origin
 from tarry.contract.retry_pb2 import RetryMessage
+from tarry.core.names import Names
+
+
+def json_problem(error: Exception) -> str:
+    """Describe an error that `json.loads` raised."""
+    match error:
+        case json.JSONDecodeError():
+            return f"it is not valid JSON (line {error.lineno}, column {error.colno})"
+        case UnicodeDecodeError():
+            return f"it is not UTF-8 text, at byte {error.start}"
+        case RecursionError():
+            return "it is nested too deeply"
+        case _ if "integer string conversion" in str(error):
+            return f"a number in it has more than {sys.get_int_max_str_digits():,} digits"
+        case _:
+            return str(error)
+
 
 OWN_TYPES = frozenset({b"application/vnd.tarry.retry", b"application/vnd.tarry.retry+json"})
-"""These say for certain that the body is an envelope."""
+"""Content types that are only used for envelopes."""
 PROTOBUF_TYPES = frozenset({b"application/x-protobuf", b"application/protobuf", b"application/vnd.google.protobuf"})
 JSON_TYPES = frozenset({b"application/json", b"application/vnd.tarry.retry+json"})
 _is_base64 = re.compile(r"(?:[\w+/-]{4})*(?:[\w+/-]{2,3}={0,2})?", re.ASCII).fullmatch
@@ -32,12 +53,12 @@ _ANY_TYPE = OWN_TYPES | PROTOBUF_TYPES | JSON_TYPES
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A RetryMessage; what is unset is None."""
+    """A RetryMessage; an unset field is None unless stated otherwise."""
 
     message_id: str | None
     original_payload: bytes
     original_queue: str
-    """Empty where it names none: a header may."""
+    """Empty if the envelope names none; a header may name it."""
     error_reason: str | None
     retry_count: int
     max_retries: int | None
@@ -45,7 +66,7 @@ class Envelope:
 
 
 def is_envelope(content_type: bytes | None) -> bool:
-    """Whether the body may be one: an application's own messages can be protobuf or JSON just as well."""
+    """Whether the body may be an envelope. An application's own messages can be protobuf or JSON too."""
     return _bare(content_type) in _ANY_TYPE
 
 
@@ -54,7 +75,7 @@ def is_surely_envelope(content_type: bytes | None) -> bool:
 
 
 def open_envelope(content_type: bytes | None, body: bytes) -> Envelope:
-    """Refuses a body that is not what its content type says."""
+    """Parse an envelope; raises RefusalError if the body does not match its content type."""
     message = RetryMessage()
     try:
         if _bare(content_type) in JSON_TYPES:
@@ -75,7 +96,7 @@ def open_envelope(content_type: bytes | None, body: bytes) -> Envelope:
 
 
 def glimpse(content_type: bytes | None, body: bytes) -> Envelope | None:
-    """Message id and queue of a JSON envelope that cannot be opened, as far as they are text."""
+    """Message id and queue of a JSON envelope that cannot be parsed, if they are text."""
     try:
         fields = json.loads(body) if _bare(content_type) in JSON_TYPES else None
     except (ValueError, RecursionError):
@@ -92,8 +113,10 @@ def _text(fields: dict[str, Any], *names: str) -> str:
 
 
 def _checked_json(body: bytes) -> dict[str, Any]:
-    """The library passes over what is not base64, and would return a payload with holes in it; and it stumbles over a
-    name that is no Unicode, so it gets those that it knows and no other.
+    """The envelope's known JSON fields, with the payload checked to be base64.
+
+    The protobuf library skips characters that are not base64, which would corrupt the payload, and it fails on a name
+    that is not valid Unicode.
     """
     fields = json.loads(body)
     if not isinstance(fields, dict):
@@ -105,14 +128,14 @@ def _checked_json(body: bytes) -> dict[str, Any]:
 
 
 def _problem(error: Exception, body: bytes) -> str:
-    """The libraries' own words are for programmers."""
+    """Describe a parse error for users; the libraries' messages are written for programmers."""
     if isinstance(error, DecodeError):
         return "a text in it is not UTF-8" if "UTF-8" in str(error) else "it is not protobuf"
     return _wrong_field(json.loads(body)) if isinstance(error, ParseError) else json_problem(error)
 
 
 def _wrong_field(fields: dict[str, Any]) -> str:
-    """The first that cannot be read, and what it must be."""
+    """Name the first field that cannot be read, and what it must be."""
     for name, value in fields.items():
         try:
             ParseDict({name: value}, RetryMessage(), ignore_unknown_fields=True)
@@ -122,5 +145,42 @@ def _wrong_field(fields: dict[str, Any]) -> str:
 
 
 def _bare(content_type: bytes | None) -> bytes:
-    """Without parameters such as `; messageType=…`."""
+    """The content type without parameters such as `; messageType=…`."""
     return (content_type or b"").partition(b";")[0].strip().lower()
+
+
+RequestSource = Death | Envelope | None
+"""What a request states besides its headers: the death of a bare reject, the envelope, or nothing."""
+
+_DEATHS = h.DEATHS.encode()
+
+
+def read_form(delivery: Delivery, headers: HeaderReader, names: Names) -> tuple[Form, RequestSource]:
+    """The form of a request, and what it states besides its headers.
+
+    A message that the broker dead-lettered from an attached queue is a bare reject, whatever headers its application
+    set. tarry's own content type means that the body is an envelope.
+    """
+    content_type = delivery.properties.content_type
+    death = last_death(headers.fields.get(_DEATHS), names, headers.decoding)
+    if death is not None and delivery.exchange == names.intake:
+        return "reject", death
+    if is_surely_envelope(content_type):
+        return "envelope", open_envelope(content_type, delivery.body)
+    if headers.states(h.ORIGINAL_QUEUE):
+        return "headers", None
+    if death is not None:
+        return "reject", death
+    if is_envelope(content_type):
+        return "envelope", open_envelope(content_type, delivery.body)
+    raise RefusalError(
+        f"no origin: it was not dead-lettered, has no `{h.ORIGINAL_QUEUE}` header and is not a RetryMessage envelope"
+    )
+
+
+def stated_origin(source: RequestSource, headers: HeaderReader) -> Origin:
+    """The origin as stated by the request, not validated; the queue is empty if none is named."""
+    if isinstance(source, Death):
+        return Origin(source.queue, source.exchange, source.routing_key)
+    queue = (source.original_queue if source else "") or headers.text(h.ORIGINAL_QUEUE) or ""
+    return Origin(queue, headers.text(h.ORIGINAL_EXCHANGE) or "", headers.text(h.ORIGINAL_KEY) or queue)

@@ -1,30 +1,36 @@
-"""The headers that tarry reads and writes, and those that must not travel on. docs/contract.md explains each."""
+"""The headers that tarry reads and writes, and those that it removes. docs/contract.md explains each."""
 
 from __future__ import annotations
 
-OURS = "tarry-"
-"""tarry's own headers start so. They are on every returned message, and no application uses them."""
+from tarry.core.names import ID_HEADER, ROUND_HEADER
 
-ID = "tarry-id"
-ROUND = "tarry-round"
+OURS = "tarry-"
+"""Prefix of tarry's own headers. They are on every returned message, and no application uses them."""
+
+ID = ID_HEADER
+ROUND = ROUND_HEADER
 COUNT = "tarry-count"
 MOST = "tarry-max-retries"
 DUE = "tarry-due-ms"
 SINCE = "tarry-since-ms"
 DEADLINE = "tarry-deadline-ms"
 QUEUE = "tarry-queue"
-"""The queue that tarry's headers speak of. In another queue, where a copy was forwarded to, they say nothing."""
+"""The queue that tarry's headers refer to. They do not apply to a copy that was forwarded to another queue."""
 EXCHANGE = "tarry-exchange"
 KEY = "tarry-key"
 VIA = "tarry-via"
-"""On messages that return through their exchange, which may well lead them to another queue than the one they left."""
+"""On messages that return through their exchange, which may route them to another queue than the one they left."""
+TIMES_UNROUTABLE = "tarry-strays"
+"""How often the message was unroutable."""
 USER_ID = "tarry-user-id"
+OWN_PRIORITY = "tarry-priority"
+"""The message's own `priority` property, or `none`, if the policy returns it with another one."""
 PROBE = "tarry-probe"
-"""A message of `tarry attach`: it has proven its way by arriving."""
+"""On test messages of `tarry attach`: the arrival of one proves that the queue is connected."""
 FORM = "tarry-form"
-"""On messages whose request spoke the contract: there its headers are ours to rewrite, elsewhere the application's."""
+"""On messages whose request used the contract: tarry rewrites its headers; elsewhere they are the application's."""
 BROKEN = "tarry-broken-headers"
-"""In review: a header table that could not be read, as bytes."""
+"""In the review queue: the bytes of a header table that could not be read."""
 
 REVIEW_REASON = "review_reason"
 
@@ -46,25 +52,25 @@ DEATHS = "x-death"
 READ = frozenset(
     name.encode()
     for name in (
-        *(ID, ROUND, COUNT, SINCE, QUEUE, EXCHANGE, KEY, VIA, PROBE, FORM, DEATHS),
+        *(ID, ROUND, COUNT, SINCE, QUEUE, EXCHANGE, KEY, VIA, OWN_PRIORITY, PROBE, FORM, DEATHS),
         *(ORIGINAL_QUEUE, ORIGINAL_EXCHANGE, ORIGINAL_KEY, RETRY_COUNT, MAX_RETRIES, PRIORITY, JOB_TYPE),
         *(ERROR_REASON, ERROR_TYPE, ERROR_CLASS, RETRY_AFTER, NEXT_RETRY_AT),
     )
 )
-"""All that tarry reads of a request; every other header is the application's business."""
+"""All headers that tarry reads from a request; every other header belongs to the application."""
 
 OF_THIS_FAILURE = frozenset({ERROR_REASON, ERROR_TYPE, ERROR_CLASS, RETRY_AFTER, NEXT_RETRY_AT, REVIEW_REASON})
-"""Said of one failure: they must not be on the message that returns, or they would speak of the next one."""
+"""Headers about one failure. The returned message must not have them, or they would be read for its next failure."""
 
 CONTRACT = OF_THIS_FAILURE | {
     *(ORIGINAL_QUEUE, ORIGINAL_EXCHANGE, ORIGINAL_KEY, RETRY_COUNT, MAX_RETRIES, PRIORITY, JOB_TYPE)
 }
-"""All headers that a request may speak by; they are no part of the message that it asks a retry for."""
+"""All headers that can make a request; they are not part of the message to be retried."""
 
 COPIES = frozenset({"CC", "BCC"})
-"""They would send copies elsewhere."""
+"""The broker would route copies of the message by them."""
 
 BROKERS_OWN = frozenset({DEATHS, "x-delivery-count", "x-acquired-count"}) | COPIES
-"""Old brokers believe a client's x-death and drop "cycles"."""
+"""Headers that belong to the broker. Old brokers trust an x-death set by a client and drop a message in a "cycle"."""
 
 BROKERS_OWN_PREFIXES = ("x-first-death-", "x-last-death-")

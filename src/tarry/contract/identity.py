@@ -1,8 +1,8 @@
-"""Which message a request speaks of, and what tarry's own headers say of it.
+"""Computes the identity of a message and its retry id.
 
-Two messages are one only if queue, message id and content agree: business ids are reused in the wild, and merging by
-the id alone loses messages. The *identity* says so; it is not the *retry id*. Several retries may have one identity
-over time, and a retry keeps its id whatever becomes of its content.
+Two requests are about the same message only if queue, message id and content are equal: applications reuse business
+ids, and merging by the id alone loses messages. The *identity* is a hash of these; it is not the *retry id*. Several
+retries may have the same identity over time, and a retry keeps its id even if its content changes.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ import re
 import struct
 import uuid
 from hashlib import blake2b, sha1
-from typing import NamedTuple
 
+from tarry.amqp.field_tables import Entry
+from tarry.amqp.properties import Properties
 from tarry.contract import headers as h
-from tarry.contract.fields import Entry
-from tarry.contract.properties import Properties
-from tarry.contract.reading import HeaderReader, RefusalError
 from tarry.contract.safety import DIRECT_REPLY
 
 NAMESPACE = uuid.UUID("5b0f2c1e-6d0c-5b7e-9f0a-7a7272790001")
-"""Of retry ids: UUIDv5 of the identity and of what tells two requests with that identity apart."""
+"""Namespace of retry ids: a UUIDv5 of the identity and of what distinguishes two requests with that identity."""
 
 MOST_ROUNDS = 1_000_000
 
@@ -30,59 +28,13 @@ _hashed = sha1(NAMESPACE.bytes, usedforsecurity=False)
 _length = struct.Struct(">Q").pack
 _NONE = _length(2**64 - 1)
 _HALF = 8
-"""Bytes of each half of an identity: queue, message id and body; properties and headers."""
+"""Bytes of each half of an identity. The first covers queue, message id and body, the second properties and headers."""
 
 _ANY_CONTENT = "00" * _HALF
 
 _NEVER = frozenset(name.encode() for name in h.COPIES)
 _NOT_THE_USERS = _NEVER | frozenset(name.encode() for name in h.CONTRACT)
 _LEFT_OUT = (h.OURS.encode(), b"x-")
-
-
-class Own(NamedTuple):
-    """What tarry wrote on the message when it sent it back: this is a later round of a known retry."""
-
-    retry_id: str | None
-    """None where the message returned through its exchange and came to another queue: there it is a retry of its own,
-    but one that goes on counting, or two queues could play it to each other for ever."""
-    sender_id: str
-    round: int
-    retry_count: int
-    since_ms: int | None
-    exchange: str | None
-    routing_key: str | None
-    contract: bool
-
-
-def read_own(headers: HeaderReader, queue: str) -> Own | None:
-    """None where there is nothing of ours, or where it speaks of another queue: an application that forwards a
-    message with all its headers makes a new message of it.
-    """
-    if not headers.has(h.ID) or not headers.has(h.QUEUE):
-        return None
-    same_queue = headers.text(h.QUEUE) == queue
-    if not same_queue and not headers.has(h.VIA):
-        return None
-    sender_id = _checked(headers.text(h.ID) or "")
-    return Own(
-        retry_id=sender_id if same_queue else None,
-        sender_id=sender_id,
-        round=headers.count(h.ROUND, MOST_ROUNDS) or 0,
-        retry_count=headers.count(h.COUNT, MOST_ROUNDS) or 0,
-        since_ms=headers.count(h.SINCE),
-        exchange=headers.text(h.EXCHANGE),
-        routing_key=headers.text(h.KEY),
-        contract=headers.has(h.FORM),
-    )
-
-
-def _checked(text: str) -> str:
-    if is_canonical(text):
-        return text
-    try:
-        return str(uuid.UUID(text))
-    except ValueError:
-        raise RefusalError(f"the header `{h.ID}` is no retry id: {text[:40]!r}") from None
 
 
 def content_identity(
@@ -95,12 +47,12 @@ def content_identity(
     contract: bool,
     envelope: bool = False,
 ) -> str:
-    """The identity of a message, as 32 hexadecimal digits. It is the same for the message that comes and for the one
-    that returns: whatever tarry or the broker adds, changes or removes on the way is left out.
+    """The identity of a message, as 32 hexadecimal digits. It is the same for the incoming and the returned message:
+    everything that tarry or the broker adds, changes or removes in between is left out.
 
-    `contract` says that the headers of tarry's contract are the request's own words; elsewhere an application may have
-    headers of the same names, and they are part of its message. Of an `envelope` the body is what it holds, and the
-    content type says nothing.
+    `contract` means that the contract headers belong to the request and are left out; without it, an application may
+    have headers of the same names, and they are part of its message. For an `envelope`, the body is its payload and the
+    content type is left out.
     """
     first = _head(queue, message_id)
     first.update(body)
@@ -111,13 +63,13 @@ def content_identity(
     ]
     content_type = None if envelope else properties.content_type
     pieces = [_piece(value) for value in (content_type, *_properties(properties))]
-    for name, value in sorted(users):  # a broker may sort them
+    for name, value in sorted(users):  # a broker may reorder them
         pieces += (_length(len(name)), name, _length(len(value)), value)
     return first.hexdigest() + blake2b(b"".join(pieces), digest_size=_HALF).hexdigest()
 
 
 def id_identity(queue: str, message_id: str) -> str:
-    """The identity by message id alone, for policies that want it."""
+    """The identity by queue and message id alone, for policies that ask for it."""
     return _head(queue, message_id, person=b"id").hexdigest() + _ANY_CONTENT
 
 
@@ -126,7 +78,7 @@ def is_id_identity(identity: str) -> bool:
 
 
 def same_body(identity: str) -> str:
-    """The part of an identity that stands for queue, message id and body."""
+    """The part of an identity that covers queue, message id and body."""
     return identity[: 2 * _HALF]
 
 
@@ -149,7 +101,7 @@ def _piece(value: bytes | int | None) -> bytes:
 
 
 def retry_id(identity: str, *parts: str) -> str:
-    """The id of a new retry: the same for a request that is delivered again, `uuid5(NAMESPACE, …)`, only faster."""
+    """The id of a new retry; a redelivered request gets the same id. A faster `uuid5(NAMESPACE, …)`."""
     hasher = _hashed.copy()
     hasher.update("\x00".join((identity, *parts)).encode())
     digest = bytearray(hasher.digest()[:16])
@@ -160,6 +112,10 @@ def retry_id(identity: str, *parts: str) -> str:
 
 
 def message_id_of(properties: Properties) -> str | None:
-    """Bytes that are not UTF-8 are escaped: any id will do, as long as it stays the same; Postgres takes no NUL."""
+    """The message id as text.
+
+    Bytes that are not UTF-8 are escaped: any text will do if it stays the same. A NUL is escaped because Postgres does
+    not store one.
+    """
     raw = properties.message_id
     return raw.decode(errors="backslashreplace").replace("\x00", "\\x00") if raw else None

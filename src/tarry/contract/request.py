@@ -1,22 +1,23 @@
-"""From a delivery in `retry.scheduled` to one `Request`, whichever of the three forms it came in.
+"""Parses a delivery from `retry.scheduled`, in any of the three forms, into a `Request`.
 
-A delivery that cannot be understood is `Refused` with a reason, and goes to review whole: it is never dropped.
+A delivery that is not a valid request becomes a `Refused` with a reason, and goes to review whole: it is never dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from tarry.amqp.delivery import Delivery
+from tarry.amqp.field_tables import MOST_OWN, BadTableError, Entry, are_too_many, pick, scan
 from tarry.contract import headers as h
 from tarry.contract.checks import check_delivered_key, check_origin, check_size
 from tarry.contract.deaths import Death, deaths
-from tarry.contract.envelope import Envelope
-from tarry.contract.fields import MOST_OWN, BadTableError, Entry, are_too_many, pick, scan
-from tarry.contract.form import Told, read_form, stated_origin
-from tarry.contract.identity import MOST_ROUNDS, Own, content_identity, message_id_of, read_own, retry_id
-from tarry.contract.message import Acceptance, Delivery, Form, Origin, Probe, Refused, Request
-from tarry.contract.reading import HeaderReader, RefusalError, sane, sane_moment
-from tarry.contract.refusal import refused
+from tarry.contract.envelope import Envelope, RequestSource, read_form, stated_origin
+from tarry.contract.header_reader import HeaderReader, RefusalError, sane, sane_moment
+from tarry.contract.identity import content_identity, message_id_of, retry_id
+from tarry.contract.message import Acceptance, Form, Origin, Probe, Refused, Request
+from tarry.contract.retry_headers import RetryHeaders, priority_of, read_retry_headers
+from tarry.contract.review import refused
 from tarry.core.decide import Failure
 from tarry.core.names import LONGEST_NAME, Names
 from tarry.core.policy import MOST_RETRIES, ErrorClass, folded
@@ -24,17 +25,17 @@ from tarry.core.policy import MOST_RETRIES, ErrorClass, folded
 _DEATHS = h.DEATHS.encode()
 
 MOST_KEPT = 256
-"""Places in a header table that are worth remembering. A table of tiny entries takes seventy times its own size when it
-is taken apart, and a batch of such tables a gigabyte."""
+"""Most header table entries that a request keeps. A table of tiny entries takes seventy times its own size once
+scanned, and a batch of such tables a gigabyte."""
 
 
 def parse(delivery: Delivery, accept: Acceptance, new_id: Callable[[], str]) -> Request | Refused | Probe:
-    """Understand one delivery; `new_id` gives an id to a message that has none."""
+    """Parse one delivery; `new_id` makes a retry id for a message that has none."""
     try:
         table = delivery.properties.headers or b""
         entries = scan(table)
         if are_too_many(entries):
-            raise BadTableError(f"it has more than {MOST_OWN} entries")  # noqa: TRY301 - told in one place
+            raise BadTableError(f"it has more than {MOST_OWN} entries")  # noqa: TRY301 - reported in one place
         headers = HeaderReader(pick(table, h.READ, entries))
         if headers.has(h.PROBE) and _is_probe(headers, accept.names):
             return Probe(delivery)
@@ -46,9 +47,10 @@ def parse(delivery: Delivery, accept: Acceptance, new_id: Callable[[], str]) -> 
 
 
 def _is_probe(headers: HeaderReader, names: Names) -> bool:
-    """It died in the probe's own queue, where no application's message can be: nobody else's is taken for one."""
+    """Whether it died in the probe's own queue. No application message can be there, so none is taken for a probe."""
     died_in = next((death.queue for death in deaths(headers.fields.get(_DEATHS))), "")
-    return died_in.startswith(f"{names.prefix}probe.") and headers.text(h.PROBE) == died_in
+    found = names.parse(died_in)
+    return found is not None and found.kind == "probe" and headers.text(h.PROBE) == died_in
 
 
 def _request(
@@ -56,12 +58,12 @@ def _request(
 ) -> Request:
     check_size(delivery, accept)
     check_delivered_key(delivery.routing_key)
-    form, told = read_form(delivery, headers, accept.names)
-    origin, own = _origin(told, headers, accept)
+    form, source = read_form(delivery, headers, accept.names)
+    origin, own = _origin(source, headers, accept)
     speaks_contract = form != "reject" or (own is not None and own.contract)
-    message_id = _message_id(told, delivery)
-    envelope = isinstance(told, Envelope)
-    body = told.original_payload if isinstance(told, Envelope) else delivery.body
+    message_id = _message_id(source, delivery)
+    envelope = isinstance(source, Envelope)
+    body = source.original_payload if isinstance(source, Envelope) else delivery.body
     identity = content_identity(
         origin.queue,
         message_id,
@@ -71,18 +73,19 @@ def _request(
         contract=speaks_contract,
         envelope=envelope,
     )
-    death = told.stamp if isinstance(told, Death) else None
+    death = source.stamp if isinstance(source, Death) else None
     known_id, deduplicable = _retry_id(own, message_id, origin.queue, identity, death)
     return Request(
         delivery=delivery,
         form=form,
         retry_id=known_id or new_id(),
         deduplicable=deduplicable,
-        knows_round=own is not None and own.retry_id is not None,
+        knows_round=own is not None and own.queue == origin.queue,
         message_id=message_id,
         origin=origin,
-        failure=_failure(origin.queue, told, headers, own, speaks_contract=speaks_contract),
+        failure=_failure(origin.queue, source, headers, own, speaks_contract=speaks_contract),
         body=body,
+        priority=priority_of(own, delivery.properties.priority),
         speaks_contract=speaks_contract,
         identity=identity,
         death=death,
@@ -91,26 +94,29 @@ def _request(
 
 
 def _retry_id(
-    own: Own | None, message_id: str | None, queue: str, identity: str, death: str | None
+    own: RetryHeaders | None, message_id: str | None, queue: str, identity: str, death: str | None
 ) -> tuple[str | None, bool]:
-    """The id that is known, or that a new retry would have; and whether its identity can recognise it. Two equal
-    messages that were dead-lettered at different times are two: their ids differ.
+    """The known id, or the id of a new retry; and whether its identity can reveal a duplicate. Two equal messages that
+    were dead-lettered at different times are two retries: their ids differ.
     """
-    if own is not None and own.retry_id is not None:
-        return own.retry_id, True
+    if own is not None and own.queue == queue:
+        return own.strict_id(), True
     if message_id is not None:
         return retry_id(identity, death or ""), True
-    return (retry_id(own.sender_id, queue) if own is not None else None), False
+    return (retry_id(own.strict_id(), queue) if own is not None else None), False
 
 
-def _origin(told: Told, headers: HeaderReader, accept: Acceptance) -> tuple[Origin, Own | None]:
-    """From the second round on x-death shows our own exchange; the true ones travel in our headers."""
-    queue, exchange, key = stated_origin(told, headers)
-    if isinstance(told, Death) and told.reason not in accept.failures:
-        raise RefusalError(f"dead-lettered as {told.reason[:40]!r} from {queue!r}, which counts as no failure")
-    if isinstance(told, Envelope) and not queue:
+def _origin(source: RequestSource, headers: HeaderReader, accept: Acceptance) -> tuple[Origin, RetryHeaders | None]:
+    """The origin of a request, and tarry's own headers.
+
+    From the second round on, x-death shows tarry's own exchange; tarry's headers carry the original exchange and key.
+    """
+    queue, exchange, key = stated_origin(source, headers)
+    if isinstance(source, Death) and source.reason not in accept.failures:
+        raise RefusalError(f"dead-lettered as {source.reason[:40]!r} from {queue!r}, which does not count as a failure")
+    if isinstance(source, Envelope) and not queue:
         raise RefusalError("the RetryMessage envelope names no original_queue")
-    own = read_own(headers, queue)
+    own = _own_headers(headers, queue)
     if own is not None:
         exchange = exchange if own.exchange is None else own.exchange
         key = key if own.routing_key is None else own.routing_key
@@ -119,26 +125,48 @@ def _origin(told: Told, headers: HeaderReader, accept: Acceptance) -> tuple[Orig
     return origin, own
 
 
-def _message_id(told: Told, delivery: Delivery) -> str | None:
-    """The envelope's own; it must fit where it will stand when the message returns."""
-    if not isinstance(told, Envelope) or told.message_id is None:
+def _own_headers(headers: HeaderReader, queue: str) -> RetryHeaders | None:
+    """The headers that tarry set when it returned the message: the request is a later round of a known retry.
+
+    None if they are absent or refer to another queue: a message that an application forwards with all its headers is a
+    new message. But one that returned through its exchange may have been routed to another queue. There it is a
+    separate retry, and its count continues; otherwise two queues could pass it to each other forever.
+    """
+    if not headers.has(h.ID) or not headers.has(h.QUEUE):
+        return None
+    own = read_retry_headers(headers.fields)
+    own.check(h.QUEUE)
+    if own.queue != queue and not headers.has(h.VIA):
+        return None
+    own.strict_id()
+    own.check(h.ROUND, h.COUNT, h.SINCE, h.EXCHANGE, h.KEY)
+    return own
+
+
+def _message_id(source: RequestSource, delivery: Delivery) -> str | None:
+    """The message id, from the envelope if it has one; it must fit into the property of the returned message."""
+    if not isinstance(source, Envelope) or source.message_id is None:
         return message_id_of(delivery.properties)
-    if len(told.message_id.encode()) > LONGEST_NAME or "\x00" in told.message_id:
-        raise RefusalError(f"`message_id` must have at most {LONGEST_NAME} bytes and no NUL: {told.message_id[:40]!r}")
-    return told.message_id
+    if len(source.message_id.encode()) > LONGEST_NAME or "\x00" in source.message_id:
+        raise RefusalError(
+            f"`message_id` must have at most {LONGEST_NAME} bytes and no NUL: {source.message_id[:40]!r}"
+        )
+    return source.message_id
 
 
-def _failure(queue: str, told: Told, headers: HeaderReader, own: Own | None, *, speaks_contract: bool) -> Failure:
-    """What a bare reject says is its dead-letter reason; the other forms say more."""
-    envelope = told if isinstance(told, Envelope) else None
-    silent = isinstance(told, Death)
+def _failure(
+    queue: str, source: RequestSource, headers: HeaderReader, own: RetryHeaders | None, *, speaks_contract: bool
+) -> Failure:
+    """The failure as stated by the request; a bare reject states only its dead-letter reason."""
+    envelope = source if isinstance(source, Envelope) else None
+    silent = isinstance(source, Death)
     return Failure(
         queue=queue,
-        round=own.round if own else 0,
-        retry_count=own.retry_count if own else _claimed_count(envelope, headers) if speaks_contract else 0,
+        round=(own.round or 0) if own else 0,
+        retry_count=(own.retry_count or 0) if own else _claimed_count(envelope, headers) if speaks_contract else 0,
         first_failed_ms=own.since_ms if own else None,
         max_retries=_max_retries(envelope, headers) if speaks_contract else None,
-        error_type=told.reason if isinstance(told, Death) else headers.text(h.ERROR_TYPE),
+        error_type=source.reason if isinstance(source, Death) else headers.text(h.ERROR_TYPE),
         error_reason=None if silent else _error_reason(envelope, headers),
         error_class=None if silent else _error_class(headers.text(h.ERROR_CLASS)),
         retry_after_ms=None if silent else headers.count(h.RETRY_AFTER),
@@ -149,7 +177,7 @@ def _failure(queue: str, told: Told, headers: HeaderReader, own: Own | None, *, 
 
 
 def _claimed_count(envelope: Envelope | None, headers: HeaderReader) -> int:
-    """What the envelope says beats a header of the same name, here and below."""
+    """The envelope takes precedence over a header of the same name, here and below."""
     if envelope is not None:
         return sane(h.RETRY_COUNT, envelope.retry_count, MOST_RETRIES)
     return headers.count(h.RETRY_COUNT, MOST_RETRIES) or 0
@@ -181,7 +209,6 @@ def _error_class(text: str | None) -> ErrorClass | None:
 
 
 __all__ = [
-    "MOST_ROUNDS",
     "Acceptance",
     "Delivery",
     "Form",

@@ -1,23 +1,23 @@
-"""What must not be on a message that tarry publishes, and how large its headers may be."""
+"""Makes properties safe to publish, and checks that they fit into one frame."""
 
 from __future__ import annotations
 
+from tarry.amqp.field_tables import head, text_entry
+from tarry.amqp.properties import PERSISTENT, Properties
 from tarry.contract import headers as h
-from tarry.contract.encoding import head, text_entry
-from tarry.contract.properties import PERSISTENT, Properties
 
 FRAME_OVERHEAD = 8 + 12
-"""Bytes of a content header frame around the properties."""
+"""Bytes of a content header frame besides the properties."""
 
 DIRECT_REPLY = b"amq.rabbitmq.reply-to"
-"""The broker closes the channel over it, unless that channel waits for a reply itself."""
+"""The broker closes a channel that publishes with this reply-to, unless the channel itself consumes replies."""
 
 _USER_ID = head(h.USER_ID)
 
 
 def safe(old: Properties, headers: bytes) -> Properties:
-    """The properties with these headers. A foreign user_id closes the channel (so it becomes a header), an expiration
-    ends the wait early, a transient message dies in a crash.
+    """The properties with these headers, without what does harm: the user_id of another user closes the channel (it
+    becomes a header), an expiration ends the wait early, and a transient message is lost in a crash.
     """
     if old.user_id is not None:
         headers += text_entry(_USER_ID, old.user_id.decode(errors="backslashreplace"))
@@ -37,5 +37,8 @@ def safe(old: Properties, headers: bytes) -> Properties:
 
 
 def in_frame(properties: Properties, frame_max: int, room: int = 0) -> bool:
-    """A header frame over the limit would close the connection, and with it everyone's messages."""
+    """Whether the header frame is within the limit, with `room` bytes to spare.
+
+    A larger frame would close the connection, which affects all messages on it.
+    """
     return properties.size() + FRAME_OVERHEAD + room <= frame_max

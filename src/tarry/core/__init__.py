@@ -1,5 +1,5 @@
 """The pure core: names, delays, policies, decisions and states.
 
-Its law: nothing here does I/O, reads a clock or draws a random number. `now` and the jitter draw are arguments, so
-every answer can be written down in a test as a literal. Only the standard library and pydantic are imported.
+Nothing here does I/O, reads a clock or draws a random number. `now` and the jitter draw are arguments, so a test can
+state every result as a literal. Only the standard library and pydantic are imported.
 """

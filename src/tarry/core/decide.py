@@ -1,4 +1,4 @@
-"""The decision: a failed message either waits, and in which tiers, or goes to a person. Pure: `now` is an argument."""
+"""Decides whether a failed message is retried, after which delay, or goes to review. Pure: `now` is an argument."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MOST_REMEMBERED = 4_096
 
 
 class Failure(NamedTuple):
-    """What is known of one failed message when its fate is decided."""
+    """What a decision knows about one failed message."""
 
     queue: str
     """The queue it failed in."""
     retry_count: int = 0
-    """Retries already spent."""
+    """Retries already used."""
     round: int = 0
-    """Rounds already made, those included that spent no attempt."""
+    """Rounds already made, including those that used no attempt."""
     first_failed_ms: int | None = None
     """When its first failure was seen; None means now."""
     max_retries: int | None = None
@@ -38,19 +38,19 @@ class Failure(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """It waits, then returns."""
+    """The message waits, then returns."""
 
     policy: Policy
     error_class: ErrorClass
     retry_count: int
-    """Retries spent once it has returned."""
+    """Retries used, including this one unless it is free."""
     max_retries: int
     itinerary: Itinerary
     due_ms: int
 
 
 class Review(NamedTuple):
-    """A person decides."""
+    """The message goes to review, where a person decides."""
 
     policy: Policy | None
     error_class: ErrorClass | None
@@ -63,7 +63,7 @@ Decision = Schedule | Review
 
 @dataclass(frozen=True, slots=True)
 class Rulebook:
-    """All that a decision needs to know: the policies in order, the ladder, and the tiers that exist."""
+    """The rules for decisions: the policies in order, the ladder, and the tiers that exist."""
 
     policies: tuple[Policy, ...]
     ladder: Ladder
@@ -72,10 +72,10 @@ class Rulebook:
         default_factory=dict, init=False, repr=False, compare=False
     )
     _ways: dict[tuple[int, int | None], Itinerary] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Answers that were given before: queues and delays are few, and messages are many."""
+    """Cached results: there are few queues and delays, and many messages."""
 
     def policy_for(self, failure: Failure) -> Policy | None:
-        """The first that matches."""
+        """The first policy that matches."""
         whom = (failure.queue, failure.priority, failure.job_type)
         if whom not in self._policies:
             found = next((policy for policy in self.policies if policy.match.fits(*whom)), None)
@@ -83,7 +83,7 @@ class Rulebook:
         return self._policies[whom]
 
     def way(self, delay_ms: int, base_ms: int | None) -> Itinerary:
-        """The tiers for a delay; `base_ms` is the part of it that may have a tier of its own."""
+        """The itinerary for a delay; `base_ms` is the part of it that may have its own tier."""
         asked = (delay_ms, base_ms)
         if asked not in self._ways:
             return _remember(self._ways, asked, itinerary(self.ladder, delay_ms, self.tiers, base_ms))
@@ -91,7 +91,7 @@ class Rulebook:
 
 
 def _remember(memory: dict[K, V], key: K, value: V) -> V:
-    """Few in all sane traffic; insane traffic must not fill the memory."""
+    """Cache a result. Normal traffic has few keys; the limit keeps abnormal traffic from filling the memory."""
     if len(memory) >= MOST_REMEMBERED:
         memory.clear()
     memory[key] = value
@@ -99,7 +99,7 @@ def _remember(memory: dict[K, V], key: K, value: V) -> V:
 
 
 def decide(failure: Failure, rules: Rulebook, now_ms: int, draw: float) -> Decision:
-    """Class, count, delay, bounds: in that order. `draw` is in [0, 1)."""
+    """Check the error class, the retry count, the delay and the limits, in that order. `draw` is in [0, 1)."""
     policy = rules.policy_for(failure)
     if policy is None:
         return Review(None, failure.error_class, f"no policy matches queue {failure.queue!r}")
@@ -128,8 +128,9 @@ def _most_retries(failure: Failure, policy: Policy) -> int:
 
 
 def _hint(failure: Failure, now_ms: int) -> int | None:
-    """The wait that the request asks for, if it does: the longer of its two ways to say it. A moment that has passed
-    asks for nothing, or a rate limit of no time at all would spin without ever spending an attempt.
+    """The wait that the request asks for, or None: the longer of `retry_after_ms` and `next_retry_at_ms`.
+
+    A time in the past asks for nothing; otherwise a rate limit without a wait would loop without ever using an attempt.
     """
     asked = failure.retry_after_ms or 0
     if failure.next_retry_at_ms is not None:
@@ -138,18 +139,18 @@ def _hint(failure: Failure, now_ms: int) -> int | None:
 
 
 def _way(failure: Failure, policy: Policy, rules: Rulebook, now_ms: int, draw: float, *, free: bool) -> Itinerary:
-    """A hint is a floor under the backoff, and all there is to a rate limit; jitter comes on top of either."""
+    """A hint is the minimum for the backoff; for a rate limit it replaces the backoff. Jitter is added to either."""
     base = policy.delay(failure.retry_count)
     hint = _hint(failure, now_ms)
     wait = base if hint is None else hint if free else max(base, hint)
-    # A hint close to the ladder's end must not fit or not fit by the luck of the draw.
+    # Whether a hint close to the ladder's maximum fits must not depend on the jitter draw.
     most_jitter = min(policy.longest_jitter(wait), max(0, rules.ladder.longest_ms - wait))
     jitter = rules.ladder.jitter(most_jitter, draw)
     return rules.way(wait + jitter, wait if wait in rules.tiers else None)
 
 
 def _too_old(failure: Failure, policy: Policy, now_ms: int, due_ms: int) -> bool:
-    """A first failure in the future is a wrong clock, and must not make a message immortal."""
+    """Whether a message exceeds `max_age`. A first failure in the future (a wrong clock) must not extend it."""
     if policy.max_age is None:
         return False
     since = now_ms if failure.first_failed_ms is None else min(failure.first_failed_ms, now_ms)

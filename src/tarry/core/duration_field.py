@@ -1,4 +1,4 @@
-"""Durations as fields of models; apart from the durations themselves, which consumers use without pydantic."""
+"""Durations as pydantic fields. A separate module, because consumers use `durations` without pydantic."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ def _read_text(value: object) -> int:
 _SCHEMA = WithJsonSchema({"type": "string", "pattern": PATTERN, "examples": ["500ms", "2s", "1h30m"]})
 
 Duration = Annotated[int, BeforeValidator(_read_text), PlainSerializer(format_duration, return_type=str), _SCHEMA]
-"""A field written as text in a file and held as milliseconds."""
+"""A duration that is written as text in a file and stored as milliseconds."""

@@ -1,4 +1,4 @@
-"""Durations as people write them (`2s`, `1h30m`), held as whole milliseconds."""
+"""Parses and formats durations (`2s`, `1h30m`), which are stored as whole milliseconds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ PATTERN = r"^(\d+(\.\d+)?(ms|s|m|h|d))+$"
 
 LONGEST_TEXT = 40
 LONGEST = 36_525 * UNITS["d"]
-"""A hundred years: what is longer is a mistake, and would not fit where moments are kept."""
+"""A hundred years. A longer duration is a mistake, and the resulting time could not be stored."""
 
 
 def parse_duration(text: object) -> int:
-    """`"1m30s"` → 90000. Whole milliseconds only; a bare number is refused because its unit is a guess."""
+    """`"1m30s"` → 90000. Whole milliseconds only; a bare number is refused because its unit would be a guess."""
     if not isinstance(text, str) or len(text) > LONGEST_TEXT or not re.fullmatch(PATTERN, text, re.ASCII):
         raise ValueError(f"`{str(text)[:LONGEST_TEXT]}`: use ms, s, m, h or d, as in 500ms, 2s or 1h30m")
     total = sum(Fraction(number) * UNITS[unit] for number, unit in _PART.findall(text))
@@ -27,7 +27,7 @@ def parse_duration(text: object) -> int:
 
 
 def format_duration(ms: int) -> str:
-    """The one spelling used in queue names: the largest of h, m, s, ms that divides evenly (`90s`, `1m`, `24h`)."""
+    """The spelling used in queue names: in the largest of h, m, s, ms that divides evenly (`90s`, `1m`, `24h`)."""
     for unit in ("h", "m", "s"):
         if ms and ms % UNITS[unit] == 0:
             return f"{ms // UNITS[unit]}{unit}"
@@ -35,7 +35,7 @@ def format_duration(ms: int) -> str:
 
 
 def humanise(ms: float) -> str:
-    """For people, not for names: at most two units (`1h 30m`, `2.4s`, `12ms`)."""
+    """For display, not for names: at most two units (`1h 30m`, `2.4s`, `12ms`)."""
     if ms < UNITS["s"]:
         return f"{ms:.0f}ms"
     if ms < UNITS["m"]:

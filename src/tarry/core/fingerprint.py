@@ -1,4 +1,4 @@
-"""One name for all errors that are the same but for their numbers and ids: what a dashboard groups by."""
+"""Computes error fingerprints: errors that differ only in numbers and ids share one, so a dashboard can group them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 from hashlib import sha1
 
 LENGTH = 16
-"""Hexadecimal digits: enough to tell a few million kinds of errors apart."""
+"""Hexadecimal digits: enough to distinguish a few million kinds of errors."""
 
 _VARYING = re.compile(
     r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"  # a UUID
@@ -20,7 +20,7 @@ _VARYING = re.compile(
 
 @lru_cache(maxsize=1_024)
 def fingerprint(error_type: str | None, reason: str | None) -> str | None:
-    """None where nothing was said of the error."""
+    """None if nothing is known about the error."""
     if not error_type and not reason:
         return None
     text = f"{error_type or ''}\n{blanked(reason or '')}"

@@ -1,7 +1,7 @@
 """Whether one glob matches everything that another matches. Pure.
 
-Both patterns are read as automata, and all that the narrower one matches is walked through the wider one. A pattern
-tells letters apart only by its own characters and ranges, so one letter of each kind stands for all of them.
+Both patterns are treated as automata, and every text that the narrower one matches is run through the wider one. A
+pattern distinguishes characters only by its own characters and ranges, so one character of each kind represents all.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 MOST_STEPS = 2_000_000
-"""A fifth of a second. Two patterns that people write need about a thousand; some made for it would take years."""
+"""About a fifth of a second. Two ordinary patterns need about a thousand steps; malicious ones could take years."""
 
 STAR = "*"
 _TOKEN = re.compile(r"\*+|\[!?+\]?+[^\]]*+\]|.", re.DOTALL)
 _LAST_LETTER = 0x10FFFF
 
 Kinds = Mapping[str, frozenset[str]]
-"""By token: the letters that it matches."""
+"""The characters that each token matches."""
 
 
 @dataclass(slots=True)
@@ -30,11 +30,11 @@ class Effort:
 
 
 def covers(wide: str, narrow: str, effort: Effort | None = None) -> bool:
-    """Whether `wide` matches every text that `narrow` matches. Also False where a proof would take too long."""
+    """Whether `wide` matches every text that `narrow` matches. Also False if the proof would take too long."""
     if wide in (STAR, narrow):
         return True
     if "[" not in narrow and not fnmatchcase(narrow.replace(STAR, ""), wide):
-        return False  # the shortest text that `narrow` matches, which settles it for most patterns
+        return False  # the shortest text that `narrow` matches decides most cases
     effort = effort or Effort()
     effort.left -= 2 * (len(wide) + len(narrow)) ** 2
     if effort.left <= 0:
@@ -44,7 +44,7 @@ def covers(wide: str, narrow: str, effort: Effort | None = None) -> bool:
 
 
 def _walk(inner: Sequence[str], outer: Sequence[str], kinds: Kinds, effort: Effort) -> bool:
-    """Every pair of a place in `inner` and the places in `outer` that one text can lead to; bit n is place n."""
+    """Visit every (position in `inner`, positions in `outer`) that one text can reach; bit n is position n."""
     stars = sum(1 << place for place, token in enumerate(outer) if token == STAR)
     moves = {
         letter: sum(1 << place for place, token in enumerate(outer) if token != STAR and letter in kinds[token])
@@ -70,7 +70,7 @@ def _walk(inner: Sequence[str], outer: Sequence[str], kinds: Kinds, effort: Effo
 
 
 def _tokens(glob: str) -> list[str]:
-    """Cut as fnmatch does it; several stars are one."""
+    """Split as fnmatch does; consecutive stars are one."""
     return [STAR if token.startswith(STAR) else token for token in _TOKEN.findall(glob)]
 
 

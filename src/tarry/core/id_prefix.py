@@ -1,4 +1,4 @@
-"""Ids as people type them: the whole id, or enough of its beginning to be the only one. Pure."""
+"""Resolves ids that a user types: a whole id, or a prefix that is long enough to be unique. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tarry.errors import AmbiguousIdError
 
 SHORTEST = 4
 SHORTEST_NUMBER = 8
-"""An order number must not be taken for the beginning of some other message's retry id."""
+"""A longer minimum for digits only: an order number must not be taken for the prefix of a retry id."""
 
 SHOWN = 10
-"""Candidates that an error lists."""
+"""Most candidates that an error lists."""
 
 RULE = f"The beginning of an id needs {SHORTEST} characters, or {SHORTEST_NUMBER} if all of them are digits."
 
@@ -23,11 +23,11 @@ _UUID_DIGITS = 32
 _HEX = re.compile(r"[0-9a-f]+")
 
 Candidates = Sequence[tuple[str, str]]
-"""Ids, each with a few words about what it is."""
+"""Ids, each with a short description."""
 
 
 class IdRange(NamedTuple):
-    """All ids that begin so lie between these two, inclusive."""
+    """All ids with the prefix `beginning` lie between `low` and `high`, inclusive."""
 
     low: str
     high: str
@@ -35,7 +35,7 @@ class IdRange(NamedTuple):
 
 
 def as_uuid(text: str) -> str | None:
-    """The id in its usual form; None if it is not a whole one."""
+    """The id in canonical form; None if it is not a whole UUID."""
     try:
         return str(uuid.UUID(text))
     except ValueError:
@@ -43,7 +43,7 @@ def as_uuid(text: str) -> str | None:
 
 
 def uuid_range(text: str) -> IdRange | None:
-    """None if it cannot be the beginning of a UUID, is a whole one, or is too short."""
+    """None if it cannot be the prefix of a UUID, is a whole UUID, or is too short."""
     start = _typed(text)
     digits = start.replace("-", "")
     if not _HEX.fullmatch(digits) or not _long_enough(digits) or len(digits) >= _UUID_DIGITS:
@@ -55,7 +55,7 @@ def uuid_range(text: str) -> IdRange | None:
 
 
 def fingerprint_range(text: str) -> IdRange | None:
-    """None if it cannot be the beginning of a fingerprint, is a whole one, or is too short."""
+    """None if it cannot be the prefix of a fingerprint, is a whole fingerprint, or is too short."""
     start = _typed(text)
     if not _HEX.fullmatch(start) or not SHORTEST <= len(start) < LENGTH:
         return None
@@ -63,7 +63,7 @@ def fingerprint_range(text: str) -> IdRange | None:
 
 
 def only(text: str, found: Candidates) -> str | None:
-    """The one id that begins so; None if there is none. Raises AmbiguousIdError if there are several."""
+    """The only id with this prefix; None if there is none. Raises AmbiguousIdError if there are several."""
     if len(found) > 1:
         listed = ", ".join(f"{one} ({about})" if about else one for one, about in found[:SHOWN])
         number = f"more than {SHOWN}" if len(found) > SHOWN else str(len(found))
@@ -72,7 +72,7 @@ def only(text: str, found: Candidates) -> str | None:
 
 
 def _typed(text: str) -> str:
-    """As printed with an ellipsis, too."""
+    """Normalise the input; a trailing ellipsis, as in printed ids, is removed."""
     return text.strip().rstrip("…").lower()
 
 

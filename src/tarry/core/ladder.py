@@ -1,8 +1,8 @@
-"""From a delay to the tiers a message waits in.
+"""Converts a delay to the tiers a message waits in.
 
-A delay is an exact policy tier where there is one, plus a number of granules (125 ms) in octal for what is left. Each
-digit is one wait in the ladder; zeros are skipped, however many. Rounding goes up: a message is never early. A delay
-that the ladder cannot hold is an error, never a wrong key.
+A delay is an exact policy tier if there is one, plus a number of granules (125 ms) in octal for the rest. Each digit is
+one wait in the ladder; any number of zeros is skipped. Delays are rounded up: a message is never early. A delay that
+does not fit into the ladder is an error, never a wrong key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ JITTER_HOPS = 2
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """An odometer: `levels` digits of base `radix`, counting granules."""
+    """The number system of the delays: `levels` digits of base `radix`, counting granules."""
 
     granularity_ms: int = 125
     radix: int = 8
@@ -38,11 +38,11 @@ class Ladder:
         return digit * step
 
     def granules(self, ms: int) -> int:
-        """Rounded up."""
+        """The number of granules, rounded up."""
         return -(-ms // self.granularity_ms)
 
     def digits(self, ms: int) -> tuple[int, ...]:
-        """Most significant first, one for each level."""
+        """The digits of a delay, most significant first, one for each level."""
         if ms > self.longest_ms:
             raise DelayTooLongError(
                 f"A delay of {humanise(ms)} does not fit the ladder, which holds {humanise(self.longest_ms)}: "
@@ -55,7 +55,7 @@ class Ladder:
         return tuple(reversed(found))
 
     def jitter(self, longest_ms: int, draw: float) -> int:
-        """A jitter in 0…`longest_ms` from a draw in [0, 1), cut to its two leading digits so that it stays cheap."""
+        """A jitter in 0…`longest_ms` from a draw in [0, 1), cut to two leading digits to limit the waits it adds."""
         left = int(draw * (longest_ms // self.granularity_ms + 1))
         unit: int = self.radix ** max(0, _digit_count(left, self.radix) - JITTER_HOPS)
         return left // unit * unit * self.granularity_ms
@@ -70,7 +70,7 @@ def _digit_count(number: int, radix: int) -> int:
 
 
 class Itinerary(NamedTuple):
-    """The tiers one message will wait in: a policy tier or none, then ladder digits, most significant first."""
+    """The tiers that a message waits in: at most one policy tier, then ladder digits, most significant first."""
 
     tier_ms: int | None
     digits: tuple[int, ...]
@@ -78,7 +78,7 @@ class Itinerary(NamedTuple):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The routing keys of the way out; the broker keeps them and no consumer sees them."""
+        """The routing keys for the tiers, sent as BCC: the broker keeps them and no consumer sees them."""
         keys = [ENTER_LADDER if self.tier_ms is None else enter_key(self.tier_ms)]
         top = at = len(self.digits) - 1
         for level, digit in ((top - place, digit) for place, digit in enumerate(self.digits) if digit):
@@ -88,20 +88,15 @@ class Itinerary(NamedTuple):
             at = level - 1
         return (*keys, skip_key(at, None)) if at >= 0 else tuple(keys)
 
-    @property
-    def hops(self) -> int:
-        """How many queues it waits in."""
-        return (self.tier_ms is not None) + sum(1 for digit in self.digits if digit)
-
     def waits(self, ladder: Ladder) -> tuple[str, ...]:
-        """For people: `("8s", "375ms")`."""
+        """The waits for display: `("8s", "375ms")`."""
         top = len(self.digits) - 1
         rest = [ladder.ttl(top - place, digit) for place, digit in enumerate(self.digits) if digit]
         return tuple(format_duration(ms) for ms in ([self.tier_ms] if self.tier_ms is not None else []) + rest)
 
 
 def itinerary(ladder: Ladder, delay_ms: int, tiers: Collection[int], base_ms: int | None = None) -> Itinerary:
-    """The cheapest known way to wait: the delay's own tier, else `base_ms`'s and a rest, else the ladder alone."""
+    """The cheapest itinerary: the delay's tier, else the tier of `base_ms` and the ladder, else the ladder alone."""
     tier = delay_ms if delay_ms in tiers else base_ms
     if tier is None or tier not in tiers or tier > delay_ms:
         tier = None
@@ -110,12 +105,12 @@ def itinerary(ladder: Ladder, delay_ms: int, tiers: Collection[int], base_ms: in
 
 
 def first_queue(way: Itinerary, names: Names, ladder: Ladder) -> str:
-    """The queue that a message waits in first; without any delay that is the relay."""
+    """The first queue that a message waits in; without a delay, the relay."""
     if way.tier_ms is not None:
         return _tier_name(names, way.tier_ms)
     for level, digit in zip(range(ladder.levels - 1, -1, -1), way.digits, strict=True):
         if digit:
-            return names.ladder_tier(level, ladder.ttl(level, digit))
+            return names.ladder_queue(level, ladder.ttl(level, digit))
     return names.relay
 
 

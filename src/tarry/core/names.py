@@ -1,29 +1,45 @@
-"""Every name on the broker and every routing key on the way, in one place.
+"""All names of tarry's queues and exchanges, and all of its routing keys: built here, and recognised here.
 
-An installation's names share a prefix (default `retry.`), so two can live in one vhost. Keys need no prefix of their
-own: they are only ever looked up in tarry's exchanges. Keys on messages that return through a user's exchange are
-single words without a dot that start with `~`: no topic binding there matches one unless it is made of wildcards alone.
+An installation's names share a prefix (default `retry.`), so two installations can share a vhost. Routing keys need no
+prefix: only tarry's exchanges route by them. Keys on messages that return through a user's exchange are single words
+without a dot that start with `~`: no topic binding there matches one unless it consists of wildcards only.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from tarry.core.durations import format_duration
 
 RESERVED = "~"
-"""First character of all of tarry's routing keys; a request whose own key starts with it goes to review."""
+"""First character of all of tarry's routing keys; a request whose routing key starts with it goes to review."""
 
 LONGEST_NAME = 255
 """Bytes in an AMQP short string: the limit for queue names and binding keys."""
 
 LONGEST_RELAYED_NAME = 240
-"""A longer destination name leaves no room for the name of its relay."""
+"""Bytes. A longer destination name leaves no room for the name of its relay queue."""
 
 ENTER_LADDER = "~in:ladder"
+NO_TIER = "~nowhere"
+"""A routing key that no tier has."""
+
+LONGEST_GATE_WORD = 120
+"""Bytes. The key of a policy or job type with a longer name contains a hash of it: a held queue is named by the key."""
+
+_ID = f"{RESERVED}id:"
+_DESTINATION = (f"{RESERVED}to:", f"{RESERVED}to#", f"{RESERVED}via:", f"{RESERVED}via#")
+
+DEFAULT_PREFIX = "retry."
+DEFAULT_REVIEW_QUEUE = "manual-review.pending"
+
+ID_HEADER = "tarry-id"
+ROUND_HEADER = "tarry-round"
+"""This header and `ID_HEADER` identify a message that the broker returns to the publisher."""
 
 
 def enter_key(tier_ms: int) -> str:
@@ -32,29 +48,38 @@ def enter_key(tier_ms: int) -> str:
 
 
 def digit_key(level: int, digit: int) -> str:
-    """The key that says how many steps a message waits at one level of the ladder."""
+    """The key for the number of steps that a message waits at one level of the ladder."""
     return f"~{level}:{digit}"
 
 
 def skip_key(level: int, to: int | None) -> str:
-    """The key that leads from one level of the ladder past those below it where a message does not wait; None: out."""
+    """The key that routes from one level of the ladder past the levels without a wait; `to=None` leaves the ladder."""
     return f"~{level}>{'end' if to is None else to}"
 
 
-def id_key(retry_id: str, round_: int) -> str:
-    """The key that a cancel binds."""
-    return f"~id:{retry_id}:{round_}"
+def id_key(retry_id: str, round_: int | str) -> str:
+    """The key that a cancellation binds; `round_` may be a placeholder for display."""
+    return f"{_ID}{retry_id}:{round_}"
+
+
+def is_id_key(key: str) -> bool:
+    return key.startswith(_ID)
+
+
+def is_destination_key(key: str) -> bool:
+    """Whether it is the key of a `Destination`."""
+    return key.startswith(_DESTINATION)
 
 
 class Destination(NamedTuple):
-    """Where a message returns: to the queue it failed in, or through the exchange it came by."""
+    """Where a message returns: to the queue it failed in, or through the exchange it was published to."""
 
     kind: Literal["queue", "exchange"]
     name: str
 
     @property
     def key(self) -> str:
-        """`~to:orders`, `~via:events`; dots and over-long names are encoded so that it stays one bindable word."""
+        """`~to:orders`, `~via:events`: one bindable word. Dots in exchange names are encoded, and long names hashed."""
         return _way_home(self.kind, self.name)
 
     @property
@@ -63,8 +88,18 @@ class Destination(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The last part of the relay's and the held queue's name."""
-        return self.name if self.kind == "queue" else f"exchange:{self.name}"
+        """The last part of the names of the relay queue and the held queue: `orders`, `exchange:events`."""
+        return self.name if self.kind == "queue" else f"{_EXCHANGE_LABEL}{self.name}"
+
+    @classmethod
+    def of_label(cls, label: str) -> Destination:
+        """The reverse of `label`. A queue whose own name starts with `exchange:` looks like an exchange."""
+        if label.startswith(_EXCHANGE_LABEL):
+            return cls("exchange", label.removeprefix(_EXCHANGE_LABEL))
+        return cls("queue", label)
+
+
+_EXCHANGE_LABEL = "exchange:"
 
 
 @lru_cache(maxsize=4_096)
@@ -77,13 +112,122 @@ def _way_home(kind: str, name: str) -> str:
     return key
 
 
+GateKind = Literal["automatic-retries", "policy", "job-type"]
+"""What a message can be paused by besides its destination, in the order of the gates."""
+
+GATE_KINDS: tuple[GateKind, ...] = get_args(GateKind)
+
+_GATE_WORDS: dict[GateKind, str] = {"automatic-retries": "auto", "policy": "policy", "job-type": "type"}
+
+
+class Gate(NamedTuple):
+    """A policy, a job type, or all automatic retries: what messages can be paused by besides their destination."""
+
+    kind: GateKind
+    name: str = ""
+    """The policy or the job type; empty for automatic retries."""
+
+    @property
+    def key(self) -> str:
+        """`~policy:invoices`, `~type:pdf`, `~auto`: one bindable word. Dots are encoded, and long names hashed."""
+        return _gate_key(self.kind, self.name)
+
+    @property
+    def label(self) -> str:
+        """What a pause of it is stored under, and the last part of the name of its held queue."""
+        return self.key
+
+
+Holder = Destination | Gate
+"""What a held queue belongs to."""
+
+
+def is_gate_key(text: str) -> bool:
+    """Whether it is the key, and so the label, of a `Gate`."""
+    return text.startswith(_GATE_STEMS) or text == AUTOMATIC.key
+
+
+def describe_holder(holder: Holder) -> str:
+    """For display: `orders`, `exchange:events`, `policy gold`, `job type pdf`, `automatic retries`."""
+    if isinstance(holder, Destination):
+        return holder.label
+    return f"{holder.kind.replace('-', ' ')} {holder.name}".strip()
+
+
+def holder_of(kind: str, name: str) -> Holder:
+    """From the kind and the name that are stored with a paused destination."""
+    if kind in GATE_KINDS:
+        return Gate(kind, name)
+    return Destination("exchange" if kind == "exchange" else "queue", name)
+
+
+def holder_of_label(label: str) -> Holder:
+    """As far as the label says: the name of a gate whose key is hashed is not known, and its label stands for it."""
+    if not is_gate_key(label):
+        return Destination.of_label(label)
+    kind = next(kind for kind, word in _GATE_WORDS.items() if label.startswith(f"{RESERVED}{word}"))
+    _, colon, word = label.partition(":")
+    return Gate(kind, word.replace("%2E", ".").replace("%25", "%") if colon else label.partition("#")[2])
+
+
+def _gate_key(kind: GateKind, name: str) -> str:
+    stem = f"{RESERVED}{_GATE_WORDS[kind]}"
+    if kind == "automatic-retries":
+        return stem
+    word = name.replace("%", "%25").replace(".", "%2E")
+    if len(word.encode()) > LONGEST_GATE_WORD:
+        return f"{stem}#{hashlib.sha256(name.encode()).hexdigest()}"
+    return f"{stem}:{word}"
+
+
+AUTOMATIC = Gate("automatic-retries")
+_GATE_STEMS = tuple(f"{RESERVED}{_GATE_WORDS[kind]}{sign}" for kind in GATE_KINDS[1:] for sign in ":#")
+
+Family = Literal["tier", "ladder", "relay", "held", "gate", "probe"]
+"""The kinds of queues of which there can be many."""
+
+Kind = Literal[Family, "scheduled", "review", "audit", "cancelled", "unroutable"]
+
+_STEMS: dict[Family, str] = {
+    "tier": "delay.",
+    "ladder": "ladder.",
+    "relay": "relay.",
+    "held": "held.",
+    "gate": "held~",
+    "probe": "probe.",
+}
+_DELAY = re.compile(r"[0-9]+(?:ms|s|m|h)")
+_LEVEL_AND_DELAY = re.compile(rf"([0-9]+)\.({_DELAY.pattern})")
+
+
+class ParsedName(NamedTuple):
+    """What the name of one of tarry's queues says. Fields that its kind does not have are None."""
+
+    kind: Kind
+    delay: str | None = None
+    """Of a tier and a ladder queue: how long messages wait there, as written in the name."""
+    level: int | None = None
+    """Of a ladder queue."""
+    label: str | None = None
+    """Of a relay queue and a held queue: the label of its destination or gate. None for the relay queue that
+    destinations share.
+    """
+    token: str | None = None
+    """Of a probe queue."""
+
+
+def default_scheduled(prefix: str) -> str:
+    """The queue of retry requests, where the topology names no other."""
+    return f"{prefix}scheduled"
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """The names of one installation."""
 
-    prefix: str = "retry."
-    scheduled: str = "retry.scheduled"
-    review_queue: str = "manual-review.pending"
+    prefix: str = DEFAULT_PREFIX
+    scheduled: str = default_scheduled(DEFAULT_PREFIX)
+    review_queue: str = DEFAULT_REVIEW_QUEUE
 
     @property
     def intake(self) -> str:
@@ -121,6 +265,26 @@ class Names:
     def arrive(self) -> str:
         return f"{self.prefix}arrive"
 
+    def gate(self, kind: GateKind) -> str:
+        """The exchange where returning messages are held by their policy, their job type, or as automatic retries."""
+        return f"{self.prefix}gate.{_GATE_WORDS[kind]}"
+
+    @property
+    def recheck_cancelled(self) -> str:
+        """Where a message that is released from the held queue of a gate passes all gates again."""
+        return f"{self.prefix}recheck.cancelled"
+
+    @property
+    def recheck_held(self) -> str:
+        return f"{self.prefix}recheck.held"
+
+    def recheck_gate(self, kind: GateKind) -> str:
+        return f"{self.prefix}recheck.{_GATE_WORDS[kind]}"
+
+    @property
+    def home(self) -> str:
+        return f"{self.prefix}home"
+
     @property
     def audit(self) -> str:
         return f"{self.prefix}audit"
@@ -143,28 +307,122 @@ class Names:
 
     @property
     def applied(self) -> str:
-        """Carries no messages: the arguments of its binding say which topology was applied."""
+        """Carries no messages: the arguments of its binding record which topology was applied."""
         return f"{self.prefix}applied"
 
     @property
     def review(self) -> str:
         return f"{self.prefix}review"
 
-    def tier(self, tier_ms: int) -> str:
-        return f"{self.prefix}delay.{format_duration(tier_ms)}"
+    def tier(self, delay: int | str) -> str:
+        """The queue for one delay of a policy: in milliseconds, or a placeholder for display."""
+        return f"{self.stem('tier')}{_delay_text(delay)}"
+
+    @property
+    def whole_ladder(self) -> str:
+        """Stands for all ladder queues in metrics; no queue has this name."""
+        return f"{self.prefix}ladder"
 
     def ladder(self, level: int) -> str:
-        return f"{self.prefix}ladder.{level}"
+        """The exchange of one level of the ladder."""
+        return f"{self.stem('ladder')}{level}"
 
-    def ladder_tier(self, level: int, ttl_ms: int) -> str:
-        return f"{self.prefix}ladder.{level}.{format_duration(ttl_ms)}"
+    def ladder_queue(self, level: int, delay: int | str) -> str:
+        """One queue of a level of the ladder; the delay as for `tier`."""
+        return f"{self.ladder(level)}.{_delay_text(delay)}"
 
     def relay_queue(self, destination: Destination) -> str:
-        return f"{self.prefix}relay.{destination.label}"
+        return f"{self.stem('relay')}{destination.label}"
 
-    def held_queue(self, destination: Destination) -> str:
-        return f"{self.prefix}held.{destination.label}"
+    def held_queue(self, holder: Holder) -> str:
+        if isinstance(holder, Gate):
+            return f"{self.stem('gate')}{holder.key.removeprefix(RESERVED)}"
+        return f"{self.stem('held')}{holder.label}"
+
+    def holding_exchange(self, holder: Holder) -> str:
+        """Where a binding of the holder's key makes messages wait that come due."""
+        return self.gate(holder.kind) if isinstance(holder, Gate) else self.held_gate
+
+    def rechecking_exchange(self, holder: Holder) -> str:
+        """Where a binding of the holder's key makes messages wait that another held queue releases."""
+        return self.recheck_gate(holder.kind) if isinstance(holder, Gate) else self.recheck_held
+
+    def probe_queue(self, token: str) -> str:
+        """The twin queue of one probe of `tarry attach`, and the exchange that it dead-letters to."""
+        return f"{self.stem('probe')}{token}"
+
+    def probe_result_queue(self, token: str) -> str:
+        """The queue in which the probe's message must arrive."""
+        return f"{self.probe_queue(token)}.spy"
+
+    def stem(self, family: Family) -> str:
+        """The beginning of the names of all queues of a family."""
+        return f"{self.prefix}{_STEMS[family]}"
+
+    def parse(self, queue: str) -> ParsedName | None:
+        """What the name of a queue says; None if tarry would not give a queue this name."""
+        return _parse(self, queue) if len(queue) <= LONGEST_NAME else None  # longer text would fill the cache
+
+    def is_waiting_queue(self, queue: str) -> bool:
+        """Whether it is a tier or a ladder queue."""
+        found = self.parse(queue)
+        return found is not None and found.delay is not None
+
+    def destination_label(self, queue: str) -> str | None:
+        """The label in the name of a relay queue or a held queue, also one of a gate; None for any other queue."""
+        found = self.parse(queue)
+        return found.label if found is not None else None
+
+    def is_ladder_exchange(self, exchange: str) -> bool:
+        stem = self.stem("ladder")
+        return exchange.startswith(stem) and re.fullmatch(r"[0-9]+", exchange.removeprefix(stem)) is not None
+
+    def is_taken(self, name: str) -> bool:
+        """Whether the queue of requests and the review queue must not have this name: another queue may have it."""
+        fixed = (self.audit, self.cancelled, self.unroutable, self.relay)
+        return name in fixed or name.startswith(tuple(self.stem(family) for family in _STEMS if family != "probe"))
+
+    def has_prefix(self, name: str) -> bool:
+        """Whether the name is one that only this installation uses. The two queues that can be named freely may have
+        other names.
+        """
+        return name.startswith(self.prefix)
 
     def is_ours(self, name: str) -> bool:
-        """Whether a name belongs to tarry or to the broker: never a destination for a retry."""
+        """Whether a name belongs to tarry or to the broker; such a queue is never a destination."""
         return name.startswith((self.prefix, "amq.")) or name in ("", self.scheduled, self.review_queue)
+
+
+def _delay_text(delay: int | str) -> str:
+    return delay if isinstance(delay, str) else format_duration(delay)
+
+
+@lru_cache(maxsize=4_096)
+def _parse(names: Names, queue: str) -> ParsedName | None:
+    fixed: dict[str, ParsedName] = {
+        names.relay: ParsedName("relay"),
+        names.audit: ParsedName("audit"),
+        names.cancelled: ParsedName("cancelled"),
+        names.unroutable: ParsedName("unroutable"),
+        names.scheduled: ParsedName("scheduled"),
+        names.review_queue: ParsedName("review"),
+    }
+    if queue in fixed:
+        return fixed[queue]
+    family = next((family for family in _STEMS if queue.startswith(names.stem(family))), None)
+    return None if family is None else _parse_member(family, queue.removeprefix(names.stem(family)))
+
+
+def _parse_member(family: Family, rest: str) -> ParsedName | None:
+    """Parses what follows the stem."""
+    if family == "tier":
+        return ParsedName("tier", delay=rest) if _DELAY.fullmatch(rest) else None
+    if family == "ladder":
+        found = _LEVEL_AND_DELAY.fullmatch(rest)
+        return ParsedName("ladder", delay=found[2], level=int(found[1])) if found else None
+    if family == "probe":
+        return ParsedName("probe", token=rest)
+    if family == "gate":
+        label = f"{RESERVED}{rest}"
+        return ParsedName("gate", label=label) if is_gate_key(label) else None
+    return ParsedName(family, label=rest)

@@ -1,4 +1,4 @@
-"""What a policy says: whom it matches, how long to wait, how often, and which errors are worth it."""
+"""Policies: which messages they match, the delays, the number of retries, and which errors are retried."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ from tarry.core.durations import format_duration, parse_duration
 from tarry.core.globs import Effort, covers
 
 MOST_RETRIES = 1_000
-"""A count past this is a mistake, not a policy."""
+"""The maximum number of retries in a policy."""
+
+HIGHEST_PRIORITY = 255
+"""Of an AMQP message: the property is one octet."""
 
 
 class ErrorClass(StrEnum):
-    """What kind of failure it was, which decides what happens next."""
+    """The class of a failure; it decides whether and how the message is retried."""
 
     FINAL = "final"
     RETRYABLE = "retryable"
@@ -36,12 +39,12 @@ class ErrorClass(StrEnum):
 
 
 class Deduplicate(StrEnum):
-    """When two requests without tarry's headers speak of the same message, so that the second can be dropped."""
+    """When two requests without tarry's headers are for the same message, so that the second can be dropped."""
 
     CONTENT = "content"
     """Queue, message id and content agree."""
     MESSAGE_ID = "message_id"
-    """Queue and message id agree, whatever the content is."""
+    """Queue and message id agree; the content may differ."""
     OFF = "off"
     """Never."""
 
@@ -73,41 +76,41 @@ Jitter = Annotated[
 
 LONGEST_GLOB = 500
 Glob = Annotated[str, StringConstraints(max_length=LONGEST_GLOB)]
-"""A pattern with `*`, `?` and `[…]`. It is matched without going back, so a text made to match slowly finds nothing to
-hold on to; only a pattern of many thousand characters would take long, and nobody writes one."""
+"""A pattern with `*`, `?` and `[…]`. It is matched without backtracking, so no text can make matching slow."""
 
 
 class Model(BaseModel):
-    """Unknown keys are mistakes: a typo must not silently be a default."""
+    """Refuses unknown keys: a typo must not silently leave a default in place."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 def folded(word: str) -> str:
-    """A word of the contract as it is compared: `Rate-Limited` is `rate_limited`."""
+    """Normalises a word of the contract for comparison: `Rate-Limited` becomes `rate_limited`."""
     return word.lower().replace("-", "_")
 
 
 @lru_cache
 def _folded_glob(glob: str) -> str:
-    """The hyphen of a range, as in `[a-c]`, stays."""
+    """Normalises a glob; the hyphen of a range, as in `[a-c]`, is kept."""
     return re.sub(r"\[[^\]]*\]|-", lambda found: found[0] if found[0] != "-" else "_", glob.lower())
 
 
 class Match(Model):
-    """Whom a policy is for; every part given must match."""
+    """Which messages a policy applies to; every part that is given must match."""
 
     queue: Glob = Field("*", description="Glob on the name of the queue the message failed in.")
     priority: Glob | None = Field(
         None,
-        description="Glob on the request's `priority`, whatever its case; `-` equals `_`. Without one it is no match.",
+        description="Glob on the request's `priority`; ignores case, and `-` equals `_`. A request without one does "
+        "not match.",
     )
     job_type: Glob | None = Field(
-        None, description="Glob on the request's `job_type`; a request without one is no match."
+        None, description="Glob on the request's `job_type`; a request without one does not match."
     )
 
     def fits(self, queue: str, priority: str | None, job_type: str | None) -> bool:
-        """A priority is one whatever its case, and `-` is `_` in it."""
+        """Compares priorities without case; `-` equals `_`."""
         return (
             fnmatchcase(queue, self.queue)
             and (
@@ -134,7 +137,7 @@ class Backoff(Model):
     """Exponential delays: base × factorⁿ, never more than the cap."""
 
     base: Duration = Field(description="The delay before the first retry.")
-    factor: float = Field(2.0, ge=1, le=1000, description="Each delay is this many times the one before.")
+    factor: float = Field(2.0, ge=1, le=1000, description="Each delay is the previous one times this factor.")
     cap: Duration = Field(description="No delay is longer than this, jitter aside.")
 
     @model_validator(mode="after")
@@ -144,30 +147,47 @@ class Backoff(Model):
         return self
 
     def delay(self, retry_count: int) -> int:
-        """Exponents past any cap would overflow a float; the cap is reached long before."""
+        """The delay in milliseconds. The exponent is limited: a larger one would overflow a float."""
         grown = self.base * self.factor ** min(retry_count, 64)
         return self.cap if grown >= self.cap else round(grown)
 
 
-class ErrorRule(Model):
-    """Errors that match belong to a class; the first rule that matches decides."""
+@lru_cache(maxsize=4_096)
+def simple_name(error_type: str) -> str:
+    """The name of an error without package, module or namespace, and without a text after it.
 
-    type: Glob = Field("*", description="Glob on the request's `error_type`.")
+    `java.net.SocketTimeoutException: Read timed out` becomes `SocketTimeoutException`.
+    """
+    return re.split(r"[.$\\/\s]|::", error_type.partition(": ")[0].strip())[-1]
+
+
+class ErrorRule(Model):
+    """Assigns matching errors to a class; the first matching rule applies."""
+
+    type: Glob = Field(
+        "*",
+        description="Glob on the request's `error_type`: on the whole of it, or on its name without package, module or "
+        "namespace.",
+    )
     reason: Glob = Field("*", description="Glob on the request's `error_reason`.")
     error_class: ErrorClass = Field(
         alias="class", description="The class of such errors: final, retryable or rate_limited."
     )
 
     def fits(self, error_type: str | None, reason: str | None) -> bool:
-        return fnmatchcase(error_type or "", self.type) and fnmatchcase(reason or "", self.reason)
+        given = error_type or ""
+        fits = fnmatchcase(given, self.type) or fnmatchcase(simple_name(given), self.type)
+        return fits and fnmatchcase(reason or "", self.reason)
 
 
 class Policy(Model):
-    """How the retries of some messages go."""
+    """How some messages are retried."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$", description="Shown in logs, metrics and `tarry explain`.")
-    description: str = Field("", description="One sentence for the reader of the file.")
-    match: Match = Field(default_factory=Match, description="Whom it is for; the first matching policy wins.")
+    description: str = Field("", description="A description for readers of the file.")
+    match: Match = Field(
+        default_factory=Match, description="Which messages it applies to; the first matching policy wins."
+    )
     schedule: tuple[Duration, ...] | None = Field(
         None, min_length=1, description="The delays, one after the other; the last one repeats."
     )
@@ -177,33 +197,45 @@ class Policy(Model):
     )
     max_retries: int = Field(ge=0, le=MOST_RETRIES, description="Retries after the first failure, then review.")
     max_retries_ceiling: int | None = Field(
-        None, ge=0, le=MOST_RETRIES, description="The most a request may ask for itself; default: max_retries."
+        None, ge=0, le=MOST_RETRIES, description="The most retries that a request may ask for; default: max_retries."
     )
-    errors: tuple[ErrorRule, ...] = Field((), description="How errors are classed when the request does not say so.")
+    errors: tuple[ErrorRule, ...] = Field((), description="How errors are classified if the request does not do so.")
     max_age: Duration | None = Field(
         None, description="No retry is scheduled to end later than this after the first failure."
     )
     max_rounds: int = Field(
-        1_000, ge=1, le=1_000_000, description="Rounds in all, those included that spend no attempt; then review."
+        1_000, ge=1, le=1_000_000, description="Total rounds, including those that use no attempt; then review."
     )
     deduplicate: Deduplicate = Field(
         Deduplicate.CONTENT,
-        description="When a request is dropped as a repeat of one that waits: queue, message id and `content` agree; "
-        "queue and `message_id` do, which loses messages that share an id; or never (`off`).",
+        description="When a request is dropped as a duplicate of a waiting one: queue, message id and `content` agree; "
+        "queue and `message_id` agree, which loses messages that share an id; or never (`off`).",
     )
     return_to: Literal["queue", "exchange"] = Field(
-        "queue", description="Back to the queue it failed in, or anew through the exchange it came by."
+        "queue", description="Return to the queue it failed in, or through the exchange it was published to."
+    )
+    return_priority: int | None = Field(
+        None,
+        ge=0,
+        le=HIGHEST_PRIORITY,
+        description="The AMQP priority of a returning message; default: the message's own. The origin queue must "
+        "support priorities.",
     )
     keep_payload: bool = Field(
-        True, description="Store the body in Postgres, so that it can be rebuilt after a lost broker."
+        True, description="Store the body in Postgres, so that the message can be rebuilt if the broker loses it."
+    )
+
+    stuck_after: Duration | None = Field(
+        None,
+        ge=1,
+        description="An attempt that its consumer reported as started is stuck after this long without an outcome; "
+        "default: TARRY_STUCK_AFTER.",
     )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if (self.schedule is None) == (self.backoff is None):
-            raise ValueError(
-                "give either `schedule` (a list) or `backoff` (base, factor, cap), not both and not neither"
-            )
+            raise ValueError("give either `schedule` (a list) or `backoff` (base, factor, cap), and not both")
         if self.max_retries_ceiling is not None and self.max_retries_ceiling < self.max_retries:
             raise ValueError(f"max_retries_ceiling {self.max_retries_ceiling} is below max_retries {self.max_retries}")
         return self
@@ -213,7 +245,7 @@ class Policy(Model):
         return self.max_retries if self.max_retries_ceiling is None else self.max_retries_ceiling
 
     def delay(self, retry_count: int) -> int:
-        """The delay in milliseconds after `retry_count` retries were spent, before jitter."""
+        """The delay in milliseconds after `retry_count` retries were used, before jitter."""
         if self.backoff is not None:
             return self.backoff.delay(retry_count)
         schedule = self.schedule or ()
@@ -223,7 +255,7 @@ class Policy(Model):
         return int(self.jitter * delay_ms) if isinstance(self.jitter, float) else self.jitter
 
     def tiers(self) -> frozenset[int]:
-        """Every delay that this policy can ask for: each is a queue on the broker."""
+        """Every delay that this policy can produce: each is a queue on the broker."""
         return frozenset(self.delay(count) for count in range(max(1, self.ceiling)))
 
     def rule_for(self, error_type: str | None, reason: str | None) -> ErrorRule | None:
@@ -249,4 +281,6 @@ class Policy(Model):
             changes["jitter"] = scale(self.jitter) if self.jitter else 0
         if self.max_age is not None:
             changes["max_age"] = scale(self.max_age)
+        if self.stuck_after is not None:
+            changes["stuck_after"] = scale(self.stuck_after)
         return self.model_copy(update=changes)

@@ -1,5 +1,6 @@
-"""URLs with a login in them, taken apart strictly. A password that was not percent-encoded makes other parts of it look
-like a host, a port or a path, so no error quotes any of the text.
+"""Strict parser for URLs with credentials.
+
+Parts of a password that was not percent-encoded look like a host, a port or a path, so no error quotes any of the URL.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _has_stray_percent = re.compile(r"%(?![0-9a-fA-F]{2})").search
 
 
 class BadUrlError(ValueError):
-    """Why it cannot be read, without any of it: the end of a sentence."""
+    """The URL cannot be parsed. The message quotes nothing of it, and is worded as the end of a sentence."""
 
 
 class Url(NamedTuple):
-    """User and password are decoded; path and query are not."""
+    """A parsed URL. User and password are percent-decoded; path and query are not."""
 
     scheme: str
     user: str | None
@@ -41,16 +42,16 @@ class Url(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Without the login, for people to read."""
+        """The URL without credentials and query, for display."""
         port = "" if self.port is None else f":{self.port}"
         return f"{self.scheme}://{bracketed(self.host)}{port}{self.path}"
 
 
 def split_url(text: str) -> Url:
-    """A BadUrlError says what to do about it."""
+    """Parse a URL; raises a BadUrlError that says what to correct."""
     found = _read(text)
     if found is None:
-        raise BadUrlError(ENCODE if _may_hold_password(text) else "it is no URL")
+        raise BadUrlError(ENCODE if _may_hold_password(text) else "it is not a URL")
     login = found["login"]
     if login is not None and _has_stray_percent(login):
         raise BadUrlError(ENCODE)
@@ -74,7 +75,7 @@ def hides_password(text: str) -> bool:
 
 
 def bracketed(host: str) -> str:
-    """As a URL has it."""
+    """The host as written in a URL: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
 
 

@@ -1,4 +1,4 @@
-"""What the environment says of other installations must not reach a private one."""
+"""Removes environment variables that refer to other installations, so that they do not affect a private one."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ ADDRESSES = ("RABBITMQ_URL", "RABBITMQ_MANAGEMENT_URL", "RABBITMQ_CA_FILE", "DAT
 """Settings that say where an installation is."""
 
 LIBPQ = "PG"
-"""Variables that begin so change where and how every Postgres connection is made, whatever its address says."""
+"""The prefix of libpq's variables, which change where and how every Postgres connection is made, whatever its address
+says."""
 
 
 def drop_addresses(*, keep: tuple[str, ...] = ()) -> list[str]:
-    """Removes them from the environment of this process, and so of the service it starts; returns those it removed."""
+    """Removes these variables from this process, and so from the service it starts; returns the removed names."""
     return _drop(name for name in os.environ if name not in keep and (name in ADDRESSES or name.startswith(LIBPQ)))
 
 
 def drop_settings() -> list[str]:
-    """Removes every other setting too, for a run that depends on nothing but the defaults."""
+    """Also removes every other setting, for a run that depends only on the defaults."""
     _drop(name for name in (*NAMES.values(), FILE_VARIABLE) if name not in ADDRESSES)
     return drop_addresses()
 

@@ -1,7 +1,7 @@
-"""The sample workload: invoices that are sent, and a worker that fails some once, some always and some for good.
+"""The sample workload: invoices, and a worker that fails some once, some always and some finally.
 
-The worker is what a user's own would be: plain pika, no tarry code. It rejects what failed, and says with a header what
-is final.
+The worker is like a user's own: plain pika, no tarry code. It rejects a message that failed, and marks a final failure
+with a header.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import pika
 
-from tarry.broker.address import Address
-from tarry.broker.declare import connect
+from tarry.amqp.declare import connect
+from tarry.amqp.url import Address
 
 QUEUE = "demo.invoices"
 PACE = 0.08
@@ -32,7 +32,7 @@ class Tally:
     sent: int = 0
     done: int = 0
     by_attempt: Counter[int] = field(default_factory=Counter)
-    """Successes by the attempt that made them; 0 is the first delivery."""
+    """Successes by the attempt that succeeded; 0 is the first delivery."""
     rejected: int = 0
 
 
@@ -45,7 +45,7 @@ def expected_in_review() -> int:
 
 
 def declare_queue(address: Address) -> None:
-    """The user's own queue, as anybody would declare it."""
+    """Declares the user's own queue, without any setting for tarry."""
     connection = connect(address, "demo: declare")
     try:
         connection.channel().queue_declare(QUEUE, durable=True, arguments={"x-queue-type": "quorum"})
@@ -54,7 +54,7 @@ def declare_queue(address: Address) -> None:
 
 
 class Workload:
-    """A producer and a worker, each in a thread of its own."""
+    """A producer and a worker, each in its own thread."""
 
     def __init__(self, address: Address, scheduled: str) -> None:
         self.tally = Tally()
@@ -97,11 +97,11 @@ class Workload:
             while not self._stop.is_set():
                 connection.process_data_events(time_limit=0.1)
             connection.close()
-        except BaseException as error:  # noqa: BLE001 - told by the thread that shows the demo
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that displays the demo
             self.error = error
 
     def _handle(self, channel: Any, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
-        """Ack, reject, or say that trying again is pointless."""
+        """Acknowledges, rejects, or reports a final failure."""
         attempt = int(str((properties.headers or {}).get("tarry-count", 0)).rstrip("L"))
         kind = properties.type
         if kind == "is broken":
@@ -122,7 +122,7 @@ class Workload:
 
 
 def _kinds() -> Iterator[str]:
-    """Mixed evenly, the same each time: the kind that is furthest behind its share comes next."""
+    """All kinds, evenly mixed and always in the same order: the kind that is furthest behind its share comes next."""
     left = dict(PLAN)
     for _ in range(sum(PLAN.values())):
         kind = max(left, key=lambda name: left[name] / PLAN[name])

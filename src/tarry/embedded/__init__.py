@@ -1,10 +1,10 @@
-"""A private RabbitMQ and a private PostgreSQL, for the demo, for tests and for trying things out.
+"""A private RabbitMQ and a private PostgreSQL, for the demo, for tests and for experiments.
 
     with embedded.broker() as rabbit, embedded.postgres() as pg:
         print(rabbit.amqp_url, rabbit.management_url, pg.dsn())
 
-They are always private: `RABBITMQ_URL` and `DATABASE_URL` are not read. Nothing is left running afterwards, not even
-when this process is killed; data is thrown away unless `data_dir` says where to keep it.
+They are always private: `RABBITMQ_URL` and `DATABASE_URL` are not read. Nothing keeps running afterwards, even if this
+process is killed. Data is deleted unless `data_dir` says where to keep it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tarry.embedded.clusters import EmbeddedCluster
 from tarry.embedded.docker import Docker
 from tarry.embedded.machine import CachedRoot, DistributionPackage, InstalledSupply, OnThisMachine
 from tarry.embedded.postgresql import EmbeddedPostgres
-from tarry.embedded.sources import Source, Supply, choose
+from tarry.embedded.sources import BrokerSource, Supply, choose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,20 +41,20 @@ __all__ = [
 
 
 def print_to_stderr(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)  # noqa: T201  what a person at a terminal wants to know
+    print(message, file=sys.stderr, flush=True)  # noqa: T201  progress for a person at a terminal
 
 
-def ways() -> list[Source[Supply]]:
-    """Every way to get a broker, in the order in which they are tried."""
+def ways() -> list[BrokerSource[Supply]]:
+    """Every source of a broker, in the order in which they are tried."""
     return [Docker(), *local_ways()]
 
 
-def local_ways() -> list[Source[InstalledSupply]]:
+def local_ways() -> list[BrokerSource[InstalledSupply]]:
     return [OnThisMachine(), DistributionPackage(), CachedRoot()]
 
 
 def obtain(series: str | None = None, *, announce: Announce = print_to_stderr) -> Supply:
-    """Get hold of RabbitMQ, of that series ("3.10", "4.3") or any. May install it; starts nothing."""
+    """Finds RabbitMQ of that series ("3.10", "4.3") or of any. May install it; starts nothing."""
     return choose(ways(), series, announce)
 
 
@@ -95,7 +95,7 @@ def cluster(
 def postgres(
     data_dir: Path | str | None = None, *, durable: bool = True, settings: Sequence[str] = ()
 ) -> Iterator[EmbeddedPostgres]:
-    """A running PostgreSQL. `durable=False` does not wait for the disk; `settings` are "name=value"."""
+    """A running PostgreSQL. With `durable=False` it does not wait for the disk; `settings` are "name=value"."""
     server = EmbeddedPostgres(data_dir, durable=durable, settings=settings)
     with contextlib.closing(server):
         server.start()

@@ -1,4 +1,4 @@
-"""What a broker offers here, whichever way it was had; and the usual one: a node of our own, all by itself."""
+"""The interface of a private broker, whatever its source, and the usual implementation: a single node."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tarry.embedded.installation import Installation
+    from tarry.embedded.installation import RabbitInstallation
 
 
 class Broker(Protocol):
-    """A RabbitMQ that answers, with its management API."""
+    """A running RabbitMQ with its management API."""
 
     @property
     def version(self) -> str: ...
     @property
     def source(self) -> str:
-        """How it was had, for people to read."""
+        """Where it came from, for display."""
 
     @property
     def amqp_url(self) -> str: ...
@@ -32,7 +32,7 @@ class Broker(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Of the Erlang machine, while it runs; None as well where it is not a process of this machine."""
+        """The process id of the Erlang VM while it runs; None also if it is not a process of this machine."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
@@ -41,17 +41,17 @@ class Broker(Protocol):
     def pause(self) -> None: ...
     def unpause(self) -> None: ...
     def ctl(self, *arguments: str) -> str:
-        """`rabbitmqctl` for this node; returns what it printed."""
+        """Runs `rabbitmqctl` for this node; returns its output."""
 
     def log_tail(self, lines: int = 40) -> str: ...
     def close(self) -> None: ...
 
 
 class EmbeddedBroker(Node):
-    """A node with a folder and a port mapper of its own. `data_dir=None`: everything is thrown away at the end."""
+    """A node with its own folder and port mapper. With `data_dir=None` everything is deleted at the end."""
 
     def __init__(
-        self, installation: Installation, *, data_dir: Path | str | None = None, extra_config: Sequence[str] = ()
+        self, installation: RabbitInstallation, *, data_dir: Path | str | None = None, extra_config: Sequence[str] = ()
     ) -> None:
         self._folder = Folder("rabbitmq", data_dir)
         self._own_epmd = Epmd(installation, self._folder.path, throwaway=self._folder.to_remove)

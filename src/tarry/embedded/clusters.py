@@ -1,4 +1,4 @@
-"""Several nodes on the loopback interface, joined into one cluster by a shared cookie and a shared port mapper."""
+"""Several nodes on the loopback interface that form one cluster with a shared cookie and a shared port mapper."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from tarry.embedded.installation import Installation
+    from tarry.embedded.installation import RabbitInstallation
 
 
 class EmbeddedCluster:
-    """Each node can be killed, paused and started alone; `isolate` cuts one off from the others until `heal`."""
+    """Each node can be killed, paused and started alone; `isolate` disconnects one from the others until `heal`."""
 
     def __init__(
         self,
-        installation: Installation,
+        installation: RabbitInstallation,
         *,
         size: int = 3,
         data_dir: Path | str | None = None,
@@ -36,7 +36,7 @@ class EmbeddedCluster:
         for node in self.nodes:
             node.extra_config += [*joining(other.name for other in self.nodes), *extra_config]
 
-    def _node(self, installation: Installation, number: int, cookie: str) -> Node:
+    def _node(self, installation: RabbitInstallation, number: int, cookie: str) -> Node:
         folder = self._folder.path / f"node-{number}"
         folder.mkdir(exist_ok=True)
         return Node(
@@ -49,7 +49,7 @@ class EmbeddedCluster:
         )
 
     def start(self) -> None:
-        """All at once: nodes that know each other's data wait for each other."""
+        """Starts all nodes at once: nodes that know each other's data wait for each other."""
         self._epmd.start()
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             list(pool.map(Node.start, self.nodes))
@@ -64,7 +64,10 @@ class EmbeddedCluster:
         return len(self.nodes)
 
     def isolate(self, node: Node) -> None:
-        """Clients still reach it, the other nodes do not: it now expects a cookie from them that they do not have."""
+        """Disconnects the node from the other nodes, but not from clients.
+
+        It now expects a cookie from the other nodes that they do not have.
+        """
         for other in self.nodes:
             if other is not node:
                 node.ctl("eval", f"erlang:set_cookie('{other.name}', cut), erlang:disconnect_node('{other.name}').")

@@ -1,6 +1,7 @@
-"""A folder with a small Debian and a newer RabbitMQ in it, for machines that have neither that version nor Docker.
+"""A folder with a small Debian and a newer RabbitMQ, for machines that have neither that version nor Docker.
 
-Built once with debootstrap, complete before it gets its name, and marked with a stamp that holds the version.
+Built once with debootstrap, renamed to its final name only when complete, and marked with a stamp that contains the
+version.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from tarry.embedded import installation, package, privilege
+from tarry.embedded import installation, package
 from tarry.embedded.folders import cache_folder
 from tarry.errors import EmbeddedError
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-# The Debian suite that carries each series.
+# The Debian suite that has each series.
 SUITES = {"4.3": "forky"}
 STAMP = "tarry-rabbitmq-version"
-# An older debootstrap does not know the names of younger suites, but they are all made like sid.
+# An older debootstrap does not know the names of newer suites, but all of them are built like sid.
 SCRIPT = "/usr/share/debootstrap/scripts/sid"
 
 
@@ -38,7 +39,7 @@ def stamped(root: Path) -> str | None:
 
 
 def obstacle(root: Path) -> str | None:
-    """Why it cannot be used or built here, if so."""
+    """The reason why it cannot be used or built here, or None."""
     if sys.platform != "linux":
         return "needs Linux"
     if not installation.can_enter_roots():
@@ -47,7 +48,7 @@ def obstacle(root: Path) -> str | None:
         return None
     if shutil.which("apt-get") is None:
         return "needs a Debian-like Linux"
-    if privilege.prefix() is None:
+    if package.prefix() is None:
         return "needs root or `sudo -n`, once"
     return None
 
@@ -58,7 +59,7 @@ def ensure(series: str, announce: Callable[[str], None]) -> Path:
         return root
     root.parent.mkdir(parents=True, exist_ok=True)
     with only_builder(root):
-        if not stamped(root):  # somebody else may have built it while we waited
+        if not stamped(root):  # another process may have built it during the wait
             build(series, root, announce)
     return root
 
@@ -82,37 +83,37 @@ def build(series: str, root: Path, announce: Callable[[str], None]) -> None:
     )
     mirror = [url] if (url := mirror_of_this_machine()) else []
     script = [SCRIPT] if mirror else []
-    privilege.run(["debootstrap", "--variant=minbase", SUITES[series], str(unfinished), *mirror, *script])
+    package.run(["debootstrap", "--variant=minbase", SUITES[series], str(unfinished), *mirror, *script])
     install_inside(unfinished)
     version = next((version for _, version in installation.find(unfinished)), None)
     if version is None or not installation.in_series(version, series):
         raise EmbeddedError(
             f"Debian {SUITES[series]} now carries RabbitMQ {version}, not {series}. Use Docker for {series}."
         )
-    privilege.run(["tee", str(unfinished / STAMP)], stdin=f"{version}\n")
-    privilege.run(["mv", str(unfinished), str(root)])
+    package.run(["tee", str(unfinished / STAMP)], stdin=f"{version}\n")
+    package.run(["mv", str(unfinished), str(root)])
 
 
 def install_inside(root: Path) -> None:
-    privilege.run(["tee", str(root / "usr/sbin/policy-rc.d")], stdin="#!/bin/sh\nexit 101\n")
-    privilege.run(["chmod", "0755", str(root / "usr/sbin/policy-rc.d")])
+    package.run(["tee", str(root / "usr/sbin/policy-rc.d")], stdin="#!/bin/sh\nexit 101\n")
+    package.run(["chmod", "0755", str(root / "usr/sbin/policy-rc.d")])
     for file in ("hosts", "resolv.conf"):  # a node that cannot resolve localhost hangs at its start
-        privilege.run(["cp", "--dereference", f"/etc/{file}", str(root / "etc" / file)])
+        package.run(["cp", "--dereference", f"/etc/{file}", str(root / "etc" / file)])
     install = ["apt-get", "install", "-y", "--no-install-recommends", "rabbitmq-server"]
     for command in (install, ["apt-get", "clean"]):
-        privilege.run(installation.inside_root(root, command, privileged=True))
+        package.run(installation.inside_root(root, command, privileged=True))
 
 
 def remove(root: Path) -> None:
-    """Never across a mount: a root somebody mounted /dev into must not take the machine's /dev with it."""
+    """Never crosses a mount: if /dev is mounted into the root, the machine's /dev must not be deleted with it."""
     if root.exists():
-        privilege.run(["rm", "-rf", "--one-file-system", str(root)])
+        package.run(["rm", "-rf", "--one-file-system", str(root)])
 
 
 def mirror_of_this_machine() -> str | None:
-    """Where this machine's apt gets Debian from; None leaves it to debootstrap."""
+    """The mirror that this machine's apt uses; None leaves the choice to debootstrap."""
     with contextlib.suppress(EmbeddedError):
-        listed = privilege.run_plain(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"])
+        listed = package.run_plain(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"])
         return first_mirror(listed.splitlines())
     return None
 

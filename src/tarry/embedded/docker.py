@@ -1,26 +1,81 @@
-"""A broker in a container, where a Docker engine answers."""
+"""Brokers in Docker, and an interface to the part of a Docker engine that they need, for tests without an engine."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
+import socket
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from tarry.embedded import management, ports
-from tarry.embedded.engine import TestcontainersEngine
 from tarry.embedded.installation import in_series
 from tarry.embedded.layout import PASSWORD, USER
-from tarry.embedded.sources import Finding
+from tarry.embedded.sources import Announce, Availability
 from tarry.errors import EmbeddedError, StartupError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-    from tarry.embedded.engine import Container, Engine
-    from tarry.embedded.sources import Announce
+class Container(Protocol):
+    """The part of docker's container object that is used."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def kill(self) -> None: ...
+    def pause(self) -> None: ...
+    def unpause(self) -> None: ...
+    def remove(self, *, force: bool, v: bool) -> None: ...
+    def exec_run(self, cmd: list[str]) -> Any: ...
+    def logs(self, *, tail: int) -> bytes: ...
+
+
+class Engine(Protocol):
+    """The part of a Docker engine that is used."""
+
+    def answers(self) -> bool: ...
+    def run(self, image: str, *, hostname: str, ports: dict[int, int], files: dict[str, Path]) -> Container:
+        """`ports` maps container ports to local loopback ports, `files` maps paths in the container to local paths."""
+
+
+class TestcontainersEngine:
+    """Uses testcontainers, whose reaper container removes what a killed owner left behind."""
+
+    def answers(self) -> bool:
+        if importlib.util.find_spec("testcontainers") is None or not somebody_listens():
+            return False
+        import docker  # type: ignore[import-untyped]  # noqa: PLC0415  an optional dependency
+
+        try:
+            client = docker.from_env(timeout=3)
+        except docker.errors.DockerException:
+            return False
+        with contextlib.closing(client):
+            return bool(client.ping())
+
+    def run(self, image: str, *, hostname: str, ports: dict[int, int], files: dict[str, Path]) -> Container:
+        from testcontainers.core.container import DockerContainer  # noqa: PLC0415  an optional dependency
+
+        loopback = {f"{inside}/tcp": ("127.0.0.1", outside) for inside, outside in ports.items()}
+        container = DockerContainer(image, hostname=hostname)
+        container.ports.update(loopback)  # type: ignore[arg-type]  # with_bind_ports() listens on every interface
+        for inside_path, path in files.items():
+            container.with_volume_mapping(str(path), inside_path, "rw")
+        wrapped: Container = container.start().get_wrapped_container()
+        return wrapped
+
+
+def somebody_listens() -> bool:
+    """Cheaper than asking docker's library, which leaves sockets open if there is no engine."""
+    host = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    if not host.startswith("unix://"):
+        return True
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(host.removeprefix("unix://")) == 0
+
 
 DEFAULT_IMAGE = "rabbitmq:4.3-management"
 PATIENCE = 120.0
@@ -33,7 +88,7 @@ def image_for(series: str | None) -> str:
 
 
 class DockerBroker:
-    """One container with fixed loopback ports, so that it comes back at the same address."""
+    """One container with fixed loopback ports, so that its address stays the same after a restart."""
 
     pid: int | None = None
 
@@ -47,17 +102,17 @@ class DockerBroker:
         self._settings = tempfile.TemporaryDirectory(prefix="tarry-rabbitmq-")
         settings = Path(self._settings.name) / "90-tarry.conf"
         settings.write_text("\n".join(["disk_free_limit.absolute = 50MB", *extra_config, ""]))
-        Path(self._settings.name).chmod(0o755)  # the container's own user reads it
+        Path(self._settings.name).chmod(0o755)  # the user inside the container reads it
         self._files = {"/etc/rabbitmq/conf.d/90-tarry.conf": settings}
         if data_dir is not None:
             Path(data_dir).mkdir(parents=True, exist_ok=True)
             self._files["/var/lib/rabbitmq"] = Path(data_dir).absolute()
-        if kept is not None:  # beside the data, which comes to belong to the container's own user
+        if kept is not None:  # next to the data, which the user inside the container will own
             ports.write(kept, [self._amqp, self._management])
 
     def start(self) -> None:
         if self._container is None:
-            # The node is named after the host, and its data after the node.
+            # The node name contains the host name, and the data folder contains the node name.
             published = {5672: self._amqp, 15672: self._management}
             self._container = self._engine.run(self._image, hostname="tarry", ports=published, files=self._files)
         else:
@@ -99,10 +154,10 @@ class DockerBroker:
         self._running().unpause()
 
     def ctl(self, *arguments: str) -> str:
-        code, said = self._running().exec_run(["rabbitmqctl", "--quiet", *arguments])
+        code, output = self._running().exec_run(["rabbitmqctl", "--quiet", *arguments])
         if code != 0:
-            raise EmbeddedError(f"rabbitmqctl {' '.join(arguments)} failed:\n{said.decode(errors='replace')}")
-        return str(said.decode(errors="replace"))
+            raise EmbeddedError(f"rabbitmqctl {' '.join(arguments)} failed:\n{output.decode(errors='replace')}")
+        return str(output.decode(errors="replace"))
 
     def log_tail(self, lines: int = 40) -> str:
         return self._running().logs(tail=lines).decode(errors="replace")
@@ -121,7 +176,7 @@ class DockerSupply:
 
     @property
     def version(self) -> str:
-        """As the image's tag promises; a running broker knows better."""
+        """The version in the image's tag; a running broker reports the exact one."""
         return self.image.rpartition(":")[2].partition("-")[0]
 
     @property
@@ -137,10 +192,10 @@ class Docker:
     engine: Engine = field(default_factory=TestcontainersEngine)
     name: str = "Docker"
 
-    def look(self, series: str | None) -> Finding:
+    def look(self, series: str | None) -> Availability:
         if not self.engine.answers():
-            return Finding(usable=False, sentence="no engine answers, or testcontainers is not installed")
-        return Finding(usable=True, sentence=f"taking Docker image {image_for(series)}")
+            return Availability(usable=False, sentence="no engine answers, or testcontainers is not installed")
+        return Availability(usable=True, sentence=f"taking Docker image {image_for(series)}")
 
     def take(self, series: str | None, announce: Announce) -> DockerSupply:  # noqa: ARG002  as every source
         return DockerSupply(self.engine, image_for(series))

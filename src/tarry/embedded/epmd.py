@@ -1,4 +1,4 @@
-"""Erlang's port mapper, private and guarded: otherwise the first node to start would leave a daemon behind."""
+"""A private, guarded Erlang port mapper: without it, the first node to start would leave a daemon running."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 
 from tarry.embedded import ports
 from tarry.embedded.folders import tail
-from tarry.embedded.guarded import Guarded, Service
+from tarry.embedded.guarded import Guarded, GuardedProgram
 from tarry.errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tarry.embedded.installation import Installation
+    from tarry.embedded.installation import RabbitInstallation
 
 ATTEMPTS = 5
 PATIENCE = 10.0
 
 
 class Epmd:
-    """Being the first to start and the last to go, it is the one that throws the folder away."""
+    """Deletes the folder at the end, because it is the first process to start and the last to stop."""
 
-    def __init__(self, installation: Installation, folder: Path, *, throwaway: Sequence[Path]) -> None:
+    def __init__(self, installation: RabbitInstallation, folder: Path, *, throwaway: Sequence[Path]) -> None:
         self.port = 0
         self._installation = installation
         self._folder = folder
@@ -39,9 +39,9 @@ class Epmd:
                 return
         raise StartupError(f"Erlang's port mapper did not start:\n{tail(self._folder / 'epmd.log')}")
 
-    def _service(self) -> Service:
+    def _service(self) -> GuardedProgram:
         arguments = ("-port", str(self.port), "-address", "127.0.0.1")
-        return Service(
+        return GuardedProgram(
             argv=self._installation.command("epmd", *arguments, folder=self._folder),
             env={"PATH": os.environ.get("PATH", os.defpath)},
             cwd="/",

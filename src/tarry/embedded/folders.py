@@ -1,4 +1,4 @@
-"""Where a private service keeps its files, and where a broker built for this machine is cached."""
+"""Folders for the files of a private service, and the cache folder for brokers built for this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cache_folder() -> Path:
 
 
 class Folder:
-    """One service's folder: given and kept, or temporary and thrown away. Locked, so that two never share it."""
+    """One service's folder: given and kept, or temporary and deleted. Locked, so that two services never share it."""
 
     def __init__(self, kind: str, given: Path | str | None = None) -> None:
         self.throwaway = given is None
@@ -39,7 +39,7 @@ class Folder:
         return [self.path] if self.throwaway else []
 
     def close(self) -> None:
-        """A guardian that was given the lock keeps it until its service has ended."""
+        """Releases the lock. A guardian that inherited it keeps it until its service has ended."""
         if self.lock >= 0:
             os.close(self.lock)
             self.lock = -1

@@ -1,4 +1,4 @@
-"""The owner's side of a guardian: one service that can be started, stopped, killed, paused, and started again."""
+"""The owner's side of a guardian: a service that can be started, stopped, killed, paused, and started again."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Service:
-    """What a guardian is to run; `argv[0]` is a full path."""
+class GuardedProgram:
+    """The program that a guardian runs; `argv[0]` is a full path."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -37,12 +37,14 @@ class Service:
 
 
 class Guarded:
-    """Use `close()` when done; should that never happen, the guardian sees to it."""
+    """Call `close()` when done; if that never happens, the guardian ends the service."""
 
     def __init__(self, *, throwaway: Sequence[Path] = (), hold_open: Sequence[int] = ()) -> None:
         self.pid: int | None = None
         self.exit_code: int | None = None
-        self._service: Service | None = None
+        self._started: int | None = None
+        """The process of the last start, which may have ended since."""
+        self._service: GuardedProgram | None = None
         self._unread = b""
         self._lock = threading.RLock()
         self._guardian = subprocess.Popen(
@@ -50,31 +52,31 @@ class Guarded:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=tuple(hold_open),
-            start_new_session=True,  # Ctrl-C in a terminal is for the owner to act on
+            start_new_session=True,  # Ctrl-C in a terminal must reach only the owner
             cwd="/",
-            env={},  # nothing of ours concerns it, and it starts at once
+            env={},  # it needs none of our variables, and starts faster
         )
 
-    def start(self, service: Service) -> int:
+    def start(self, service: GuardedProgram) -> int:
         with self._lock:
             if self.running:
                 raise EmbeddedError(f"{service.argv[0]} is already running as process {self.pid}; stop it first.")
-            self._service, self.exit_code = service, None
+            self._service, self.exit_code, self._started = service, None, None
             self._order({"do": "start", **asdict(service)})
-            self._listen_until(lambda: self.pid is not None, patience=10)
-            if self.pid is None:
-                raise EmbeddedError(f"{service.argv[0]} was not started: its guardian process has gone. Try again.")
-            return self.pid
+            process = self._wait_started()
+            if process is None:
+                raise EmbeddedError(f"{service.argv[0]} was not started: its guardian process has ended. Try again.")
+            return process
 
     def stop(self) -> None:
-        """Ask politely, then insist."""
+        """Sends the stop signal, and SIGKILL if the service does not end in time."""
         with self._lock:
             if self._service is not None and self.running:
                 self._order({"do": "stop", "signal": self._service.stop_signal, "grace": self._service.grace})
                 self._listen_until(lambda: self.pid is None, patience=self._service.grace + 15)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would; returns once the service and its descendants are gone."""
+        """Sends SIGKILL, like a crash; returns once the service and its descendants are gone."""
         with self._lock:
             if self.running:
                 self._order({"do": "stop", "signal": signal.SIGKILL, "grace": 0})
@@ -103,11 +105,11 @@ class Guarded:
         return self._guardian.pid
 
     def close(self) -> None:
-        """End the service, politely unless its data is thrown away, and the guardian with it."""
+        """Ends the service and the guardian; the service is stopped gracefully unless its data is to be deleted."""
         with self._lock:
             stdin, stdout = self._streams()
             if not stdin.closed:
-                with contextlib.suppress(BrokenPipeError):  # it has gone before us
+                with contextlib.suppress(BrokenPipeError):  # the guardian has already ended
                     stdin.close()
                 self._guardian.wait()
                 stdout.close()
@@ -127,6 +129,10 @@ class Guarded:
         except (BrokenPipeError, ValueError):
             self.pid = None
 
+    def _wait_started(self) -> int | None:
+        self._listen_until(lambda: self._started is not None, patience=10)
+        return self._started
+
     def _listen_until(self, done: Callable[[], bool], *, patience: float) -> None:
         deadline = time.monotonic() + patience
         while not done() and time.monotonic() < deadline:
@@ -134,7 +140,7 @@ class Guarded:
                 return
 
     def _hear(self, seconds: float) -> bool:
-        """Take in what the guardian says; False once it has gone."""
+        """Reads events from the guardian; False once it has ended."""
         _, stdout = self._streams()
         while not stdout.closed and select.select([stdout], [], [], seconds)[0]:
             chunk = os.read(stdout.fileno(), 65536)
@@ -149,4 +155,5 @@ class Guarded:
 
     def _note(self, event: Mapping[str, int]) -> None:
         self.pid = event.get("started")
+        self._started = self.pid or self._started
         self.exit_code = event.get("exited")

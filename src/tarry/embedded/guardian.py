@@ -1,13 +1,15 @@
-"""A small process that keeps one service from outliving whoever wanted it.
+"""A small process that keeps one service from outliving its owner.
 
-Run as a file by the standard library alone, so that it starts in milliseconds. It reads orders, one JSON object a
-line, from its standard input and answers the same way on its standard output:
+Runs as a file with only the standard library, so that it starts in milliseconds. It reads commands from standard input,
+one JSON object per line, and answers the same way on standard output:
 
     {"do": "start", "argv": [...], "env": {...}, "cwd": ..., "log": ..., "uid": ..., "gid": ...}  ->  {"started": pid}
     {"do": "stop", "signal": 15, "grace": 20}                                                     ->  {"exited": code}
 
-The end of its input is the end of its owner, whatever way that came about, kill -9 included: it then ends the service
-with all its descendants, removes the folders named on its command line, and goes. Should the guardian itself be
+The `start` command also has `stop_signal` and `grace`: how to end the service when the owner ends.
+
+The end of its input means that the owner has ended, for whatever reason, including kill -9. The guardian then ends the
+service with all its descendants, removes the folders named on its command line, and exits. If the guardian itself is
 killed, the kernel ends the service (Linux).
 """
 
@@ -38,12 +40,12 @@ def prctl(option: int, value: int) -> None:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """All living processes below `ancestor`; zombies are not living. Empty where there is no /proc."""
+    """All running processes below `ancestor`, without zombies. Empty if there is no /proc."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-        except (OSError, ValueError):  # gone while we looked
+        except (OSError, ValueError):  # the process ended meanwhile
             continue
         if state != "Z":
             parents[int(stat.parent.name)] = int(parent)
@@ -60,7 +62,10 @@ def send(pid: int, number: int) -> None:
 
 
 def become(order: dict[str, Any], guardian: int) -> None:
-    """The forked child turns into the service. Credentials go first: dropping them forgets the death signal."""
+    """Turns the forked child into the service.
+
+    Credentials are dropped before the parent-death signal is set, because dropping them clears it.
+    """
     os.setsid()
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
@@ -71,13 +76,13 @@ def become(order: dict[str, Any], guardian: int) -> None:
         os.setgid(order["gid"])
         os.setuid(order["uid"])
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != guardian:  # it died before the kernel knew whom to tell
+    if os.getppid() != guardian:  # the guardian died before the death signal was set
         os._exit(1)
     signal.set_wakeup_fd(-1)
     for number in (*HEARD, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
-    os.execve(order["argv"][0], order["argv"], order["env"])  # noqa: S606  a shell in between would be one more to guard
+    os.execve(order["argv"][0], order["argv"], order["env"])  # noqa: S606  a shell would be one more process to guard
 
 
 class Guardian:
@@ -89,7 +94,7 @@ class Guardian:
         self.last_stop: tuple[int, float] = (signal.SIGTERM, 20.0)
         self.ending = False
         self.unread = b""
-        prctl(PR_SET_CHILD_SUBREAPER, 1)  # what the service orphans stays in sight
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans of the service become children of this process
 
     def run(self) -> None:
         wake = self.listen_to_signals()
@@ -126,7 +131,7 @@ class Guardian:
             return
         self.last_stop = (order["stop_signal"], order["grace"])
         guardian = os.getpid()
-        signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)  # until the child is deaf to what is ours, and we have its pid
+        signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)  # until the child has reset its handlers and its pid is known
         self.service = os.fork()
         if self.service == 0:
             try:
@@ -141,11 +146,14 @@ class Guardian:
     def tell(self, event: dict[str, Any]) -> None:
         try:
             os.write(1, json.dumps(event).encode() + b"\n")
-        except BrokenPipeError:  # nobody listens any more; the end of input follows
+        except BrokenPipeError:  # the owner has ended; the end of input follows
             self.ending = True
 
     def reap(self) -> None:
-        """Collect the dead. When the service itself is among them, what it left behind goes too, and then we say so."""
+        """Collects ended children.
+
+        If the service itself has ended, kills what it left behind and then reports the exit.
+        """
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -162,7 +170,7 @@ class Guardian:
         if self.service is None:
             return
         send(self.service, number)
-        send(self.service, signal.SIGCONT)  # a paused service must hear it too
+        send(self.service, signal.SIGCONT)  # a paused service must receive the signal too
         if not self.gone_within(grace):
             self.kill_remains()
             self.gone_within(KILL_PATIENCE)
@@ -189,7 +197,7 @@ class Guardian:
 
 
 def remove(folder: Path) -> None:
-    """A neighbour's dying service may still write here, so once is not enough."""
+    """Repeats the removal: a service of another guardian that is just ending may still write here."""
     patience = time.monotonic() + KILL_PATIENCE
     while folder.exists() and time.monotonic() < patience:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""RabbitMQ's programs on this machine, whether installed here or inside a cached Debian root."""
+"""RabbitMQ's programs on this machine, installed directly or inside a cached Debian root."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tarry.errors import EmbeddedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# Folders that hold `sbin/rabbitmq-server` and `plugins/`: Debian, Fedora, Homebrew, the generic archive.
+# Folders that contain `sbin/rabbitmq-server` and `plugins/`: Debian, Fedora, Homebrew, the generic archive.
 PLACES = (
     "usr/lib/rabbitmq/lib/rabbitmq_server-*",
     "usr/lib64/rabbitmq/lib/rabbitmq_server-*",
@@ -28,8 +28,8 @@ PLACES = (
 
 
 @dataclass(frozen=True)
-class Installation:
-    """`home` holds sbin/; with `root` it lies inside that folder, which becomes / for the programs."""
+class RabbitInstallation:
+    """`home` contains sbin/; with `root`, it is inside that folder, which becomes / for the programs."""
 
     home: Path
     version: str
@@ -37,13 +37,13 @@ class Installation:
     root: Path | None = None
 
     def command(self, program: str, *arguments: str, folder: Path) -> list[str]:
-        """One of sbin's scripts or Erlang's programs, able to see `folder` under its own name."""
+        """The command for one of sbin's scripts or Erlang's programs, which sees `folder` under the same path."""
         path = str(Path("/") / (self.home / "sbin" / program).relative_to(self.root or "/"))
         if not (self.home / "sbin" / program).exists():
             path = self._erlang_program(program)
         if self.root is None:
             return [path, *arguments]
-        temporary = Path(tempfile.gettempdir())  # seen as a whole, so that no empty folders pile up in the root
+        temporary = Path(tempfile.gettempdir())  # mounted as a whole, so that no empty folders accumulate in the root
         return inside_root(self.root, [path, *arguments], [temporary if temporary in folder.parents else folder])
 
     def _erlang_program(self, program: str) -> str:
@@ -71,7 +71,7 @@ def find(root: Path = Path("/")) -> Iterable[tuple[Path, str]]:
 
 
 def version_of(home: Path) -> str | None:
-    """As the broker's own plugin folder says; its package's folder name is not the same everywhere."""
+    """The version from the broker's plugin folder; the name of the package's folder differs between systems."""
     for plugin in (home / "plugins").glob("rabbit-*"):
         if found := re.fullmatch(r"rabbit-(\d+\.\d+\.\d+[^/]*?)(\.ez)?", plugin.name):
             return found.group(1)
@@ -85,11 +85,11 @@ def in_series(version: str, series: str | None) -> bool:
 def inside_root(
     root: Path, command: Sequence[str], folders: Sequence[Path] = (), *, privileged: bool | None = None
 ) -> list[str]:
-    """Run with `root` as /, with the machine's /proc, /dev and /sys and the given folders in it.
+    """The command to run with `root` as /, with the machine's /proc, /dev and /sys and the given folders in it.
 
-    The mounts live in a namespace of their own and vanish with the last process in it. Every step is an exec, so the
-    process that was started is the process that runs the command. Without privileges, a user namespace makes us root
-    of what is ours: enough to run a broker, not enough to install one.
+    The mounts are in a separate namespace and vanish with the last process in it. Every step is an exec, so the process
+    that was started is the process that runs the command. Without privileges, a user namespace makes the current user
+    root of its own files: enough to run a broker, not enough to install one.
     """
     if sys.platform != "linux":
         raise EmbeddedError("A cached Debian root only runs on Linux. Use Docker here.")
@@ -126,7 +126,7 @@ def unshare(*, privileged: bool) -> list[str]:
 
 
 def can_enter_roots() -> bool:
-    """Some containers and hardened machines allow no new namespaces."""
+    """Some containers and hardened machines do not allow new namespaces."""
     try:
         check = subprocess.run([*unshare(privileged=os.geteuid() == 0), "true"], capture_output=True, check=False)
     except OSError:

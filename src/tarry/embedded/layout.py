@@ -1,4 +1,4 @@
-"""A node's own files: who it is, its cookie, its configuration. A kept folder makes the same node again."""
+"""A node's own files: its identity, its cookie, its configuration. Reusing a kept folder gives the same node."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tarry.embedded import ports
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# As any fresh RabbitMQ, and as there, good for the loopback interface only.
+# The defaults of a new RabbitMQ, which also accepts them on the loopback interface only.
 USER = PASSWORD = "guest"  # noqa: S105
 
 
 @dataclass
 class Identity:
-    """What must stay the same for the data to be found again, and what had better stay the same."""
+    """What must stay the same so that the data is found again, and the ports, which stay the same if possible."""
 
     name: str
     cookie: str
@@ -36,7 +36,7 @@ class Identity:
         self.amqp, self.management, self.distribution = ports.free(3)
 
     def replace_taken_ports(self) -> None:
-        """Those that are free stay what they were."""
+        """Replaces only the ports that are in use."""
         self.amqp, self.management, self.distribution = ports.again([self.amqp, self.management, self.distribution])
 
 
@@ -65,7 +65,7 @@ class Layout:
 
     @property
     def console(self) -> Path:
-        """What the node prints before its own log is open, and when it crashes."""
+        """The file with what the node prints before its own log is open, and when it crashes."""
         return self.folder / "log" / "console.log"
 
     def log(self, identity: Identity) -> Path:
@@ -80,8 +80,8 @@ class Layout:
             "LC_ALL": "C.UTF-8",
             "ERL_EPMD_PORT": str(epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "ERL_CRASH_DUMP_SECONDS": "0",  # no dump: the log says what matters
-            "RUNNING_UNDER_SYSTEMD": "true",  # no shell between guardian and node: the node has the pid we know
+            "ERL_CRASH_DUMP_SECONDS": "0",  # no dump: the log is enough
+            "RUNNING_UNDER_SYSTEMD": "true",  # no shell between guardian and node, so that the known pid is the node's
             "RABBITMQ_CONF_ENV_FILE": os.devnull,
             "RABBITMQ_NODENAME": identity.name,
             "RABBITMQ_DIST_PORT": str(identity.distribution),
@@ -91,7 +91,8 @@ class Layout:
             "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": " ".join([loopback, "-start_epmd false", *erlang_args]),
             "RABBITMQ_CTL_ERL_ARGS": loopback,
-            # RabbitMQ's "none" wakes a thread for each of the 100,000 file lookups of its start: twice as slow.
+            # RabbitMQ's default "none" wakes a thread for each of the 100,000 file lookups during startup: twice as
+            # slow.
             "RABBITMQ_SCHEDULER_BUSY_WAIT_THRESHOLD": "very_short",
         }
 

@@ -1,39 +1,30 @@
-"""The little that is asked of a broker's management API here: are you up, and which version are you."""
+"""The two requests to a broker's management API that are needed here: is it running, and which version is it."""
 
 from __future__ import annotations
 
-import base64
 import json
-import urllib.request
 from typing import Any
+
+import httpx
 
 from tarry.core.urls import split_url
 
 
 def request(url: str, path: str, *, method: str = "GET", body: object = None, timeout: float = 5.0) -> Any:
-    """`url` carries user and password; proxies of the environment are not for loopback addresses."""
+    """`url` contains user and password. Proxies from the environment are not used for loopback addresses."""
     parts = split_url(url)
-    login = f"{parts.user or 'guest'}:{parts.password or 'guest'}"
-    call = urllib.request.Request(  # noqa: S310  the scheme is the caller's, http or https
+    answer = httpx.request(
+        method,
         f"{parts.place.rstrip('/')}/api/{path}",
-        data=None if body is None else json.dumps(body).encode(),
-        method=method,
-        headers={
-            "Authorization": "Basic " + base64.b64encode(login.encode()).decode(),
-            "Content-Type": "application/json",
-        },
+        content=None if body is None else json.dumps(body),
+        headers={"Content-Type": "application/json"},
+        auth=(parts.user or "guest", parts.password or "guest"),
+        timeout=timeout,
+        trust_env=False,
+        verify=parts.scheme == "https",  # loading the CA certificates takes 40 ms: not for plain HTTP
     )
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(call, timeout=timeout) as answer:
-        content = answer.read()
-    return json.loads(content) if content else None
-
-
-def answers(url: str) -> bool:
-    try:
-        request(url, "overview", timeout=2)
-    except (OSError, ValueError):
-        return False
-    return True
+    answer.raise_for_status()
+    return answer.json() if answer.content else None
 
 
 def version(url: str) -> str:
@@ -41,10 +32,13 @@ def version(url: str) -> str:
 
 
 def serves(url: str, port: int, node: str | None = None) -> bool:
-    """The node itself says that it takes AMQP connections there. A mere answer on a port may be somebody else's."""
+    """Whether the node itself reports that it accepts AMQP connections on the port.
+
+    An answer on the port alone is not enough: it may come from another process.
+    """
     try:
         listeners = request(url, "overview", timeout=2)["listeners"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return False
     return any(
         listener["protocol"] == "amqp" and listener["port"] == port and node in {None, listener["node"]}

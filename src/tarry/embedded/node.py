@@ -1,4 +1,4 @@
-"""One RabbitMQ node of our own, from programs on this machine."""
+"""A private RabbitMQ node, from programs on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tarry.embedded import management
 from tarry.embedded.folders import tail
-from tarry.embedded.guarded import Guarded, Service
+from tarry.embedded.guarded import Guarded, GuardedProgram
 from tarry.embedded.layout import PASSWORD, USER, Layout
 from tarry.errors import EmbeddedError, StartupError
 
@@ -17,20 +17,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tarry.embedded.epmd import Epmd
-    from tarry.embedded.installation import Installation
+    from tarry.embedded.installation import RabbitInstallation
 
 PATIENCE = 120.0
 PORT_ATTEMPTS = 4
-# How either series says that a port is taken: AMQP, management, distribution.
+# How the two series report that a port is in use: AMQP, management, distribution.
 TAKEN = ("eaddrinuse", "address already in use", "dist_port_already_used")
 
 
 class Node:
-    """Lives in `folder`, finds others through `epmd`. May be killed and started again on the same data and ports."""
+    """Has its files in `folder` and finds others through `epmd`.
+
+    Can be killed and started again on the same data and ports.
+    """
 
     def __init__(
         self,
-        installation: Installation,
+        installation: RabbitInstallation,
         epmd: Epmd,
         folder: Path,
         *,
@@ -44,13 +47,13 @@ class Node:
         self._layout = Layout(folder)
         self.extra_config = list(extra_config)
         self.erlang_args: list[str] = []
-        """For its next start: settings that no configuration file knows, as in `-rabbit name value`."""
+        """Arguments for its next start: settings that have no configuration key, as in `-rabbit name value`."""
         self.identity = self._layout.identity(cookie)
         self._settled = False
         self._guarded = Guarded(throwaway=[folder] if throwaway else [], hold_open=hold_open)
 
     def start(self) -> None:
-        """The ports of a first start are changed when somebody else has taken them; later ones stay what they were."""
+        """Starts the node. At the first start, ports that are in use are replaced; later the ports stay the same."""
         if not self._settled:
             self.identity.replace_taken_ports()
         for attempt in range(PORT_ATTEMPTS):
@@ -68,7 +71,7 @@ class Node:
         self._layout.write(self.identity, self.extra_config)
         self._layout.console.unlink(missing_ok=True)
         self._guarded.start(
-            Service(
+            GuardedProgram(
                 argv=self.installation.command("rabbitmq-server", folder=self._layout.folder),
                 env=self._environment(),
                 cwd="/",
@@ -86,11 +89,11 @@ class Node:
         return False
 
     def _ports_were_taken(self) -> bool:
-        said = self.log_tail(400).lower()
-        return any(sign in said for sign in TAKEN)
+        log = self.log_tail(400).lower()
+        return any(sign in log for sign in TAKEN)
 
     def _startup_error(self) -> StartupError:
-        """With much of the log: the cause comes first, and Erlang has a lot to say about its consequences."""
+        """Includes much of the log: the cause comes first, and Erlang logs many consequences after it."""
         return StartupError(f"RabbitMQ {self.version} did not start. The end of its log:\n{self.log_tail(120)}")
 
     def _environment(self) -> dict[str, str]:
@@ -100,7 +103,7 @@ class Node:
         self._guarded.stop()
 
     def kill(self) -> None:
-        """SIGKILL: what the node had not yet written is lost, as in a crash."""
+        """Sends SIGKILL: what the node had not yet written is lost, as in a crash."""
         self._guarded.kill()
 
     def restart(self) -> None:

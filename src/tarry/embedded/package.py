@@ -1,23 +1,67 @@
-"""Installing the distribution's own RabbitMQ package, and leaving its service alone: we only want the programs."""
+"""Runs the few commands that need root: installing a package, building a Debian root."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tarry.embedded import privilege
 from tarry.errors import EmbeddedError
+
+
+def prefix() -> list[str] | None:
+    """The prefix that makes a command run as root: nothing, or `sudo -n`; None if neither works."""
+    if os.geteuid() == 0:
+        return []
+    if (
+        shutil.which("sudo")
+        and subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode == 0
+    ):
+        return ["sudo", "-n"]
+    return None
+
+
+def run(command: Sequence[str], *, stdin: str | None = None) -> str:
+    """Runs the command as root; an error includes the end of the command's output."""
+    before = prefix()
+    if before is None:
+        raise EmbeddedError(f"`{command[0]}` needs root. Run as root, or allow `sudo -n {command[0]}`.")
+    # sudo starts with an empty environment
+    return run_plain([*before, "env", "DEBIAN_FRONTEND=noninteractive", *command], stdin=stdin)
+
+
+def run_plain(command: Sequence[str], *, stdin: str | None = None) -> str:
+    env = {**os.environ, "LC_ALL": "C.UTF-8", "HOMEBREW_NO_AUTO_UPDATE": "1"}
+    done = subprocess.run(
+        command,
+        input=stdin,
+        stdin=None if stdin is not None else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=env,
+        check=False,
+    )
+    if done.returncode != 0:
+        end = "\n".join(done.stdout.splitlines()[-25:])
+        raise EmbeddedError(
+            f"`{' '.join(command)}` failed with exit code {done.returncode}. The end of its output:\n{end}"
+        )
+    return done.stdout
+
 
 POLICY = Path("/usr/sbin/policy-rc.d")
 
 
 @dataclass(frozen=True)
 class Manager:
-    """A package manager: how it is called, what it would install, how it installs."""
+    """A package manager: its name, what it would install, and how it installs."""
 
     program: str
     needs_root: bool
@@ -30,38 +74,44 @@ class Manager:
 
     @property
     def allowed(self) -> bool:
-        return not self.needs_root or privilege.prefix() is not None
+        return not self.needs_root or prefix() is not None
 
 
 def install_debian_package(name: str) -> None:
-    """Package lists may be missing or stale, as in a fresh container: then they are fetched and it is tried anew."""
+    """Installs the package; if that fails, fetches the package lists and tries again.
+
+    The lists may be missing or outdated, as in a new container.
+    """
     install = ["apt-get", "install", "-y", "--no-install-recommends", name]
     with services_stay_down():
         try:
-            privilege.run(install)
+            run(install)
         except EmbeddedError:
-            privilege.run(["apt-get", "update"])
-            privilege.run(install)
+            run(["apt-get", "update"])
+            run(install)
 
 
 @contextlib.contextmanager
 def services_stay_down() -> Iterator[None]:
-    """Debian starts a service when its package is installed, unless policy-rc.d says 101. What was there returns."""
+    """Keeps Debian from starting a service when its package is installed: policy-rc.d returns 101.
+
+    An existing policy-rc.d is restored.
+    """
     saved = POLICY.with_name("policy-rc.d.before-tarry")
     existed = POLICY.exists() or POLICY.is_symlink()
     if existed:
-        privilege.run(["mv", str(POLICY), str(saved)])
-    privilege.run(["tee", str(POLICY)], stdin="#!/bin/sh\nexit 101\n")
-    privilege.run(["chmod", "0755", str(POLICY)])
+        run(["mv", str(POLICY), str(saved)])
+    run(["tee", str(POLICY)], stdin="#!/bin/sh\nexit 101\n")
+    run(["chmod", "0755", str(POLICY)])
     try:
         yield
     finally:
-        privilege.run(["mv", str(saved), str(POLICY)] if existed else ["rm", "-f", str(POLICY)])
+        run(["mv", str(saved), str(POLICY)] if existed else ["rm", "-f", str(POLICY)])
 
 
 def stay_down_after_boot() -> None:
     if Path("/run/systemd/system").is_dir():
-        privilege.run(["systemctl", "disable", "rabbitmq-server.service"])
+        run(["systemctl", "disable", "rabbitmq-server.service"])
 
 
 def install_with_apt() -> None:
@@ -70,36 +120,34 @@ def install_with_apt() -> None:
 
 
 def apt_candidate() -> str | None:
-    said = privilege.run_plain(["apt-cache", "policy", "rabbitmq-server"])
-    return upstream_version(said, r"Candidate: (?:\d+:)?([\d.]+)")
+    output = run_plain(["apt-cache", "policy", "rabbitmq-server"])
+    return upstream_version(output, r"Candidate: (?:\d+:)?([\d.]+)")
 
 
 def dnf_candidate() -> str | None:
     with contextlib.suppress(EmbeddedError):
-        said = privilege.run_plain(
-            ["dnf", "-q", "repoquery", "--latest-limit=1", "--qf=%{version}\n", "rabbitmq-server"]
-        )
-        return upstream_version(said, r"([\d.]+)")
+        output = run_plain(["dnf", "-q", "repoquery", "--latest-limit=1", "--qf=%{version}\n", "rabbitmq-server"])
+        return upstream_version(output, r"([\d.]+)")
     return None
 
 
 def brew_candidate() -> str | None:
     with contextlib.suppress(EmbeddedError):
-        return upstream_version(privilege.run_plain(["brew", "info", "rabbitmq"]), r"stable ([\d.]+)")
+        return upstream_version(run_plain(["brew", "info", "rabbitmq"]), r"stable ([\d.]+)")
     return None
 
 
-def upstream_version(said: str, pattern: str) -> str | None:
-    found = re.search(pattern, said)
+def upstream_version(output: str, pattern: str) -> str | None:
+    found = re.search(pattern, output)
     return found.group(1) if found else None
 
 
 def install_with_dnf() -> None:
-    privilege.run(["dnf", "install", "-y", "rabbitmq-server"])
+    run(["dnf", "install", "-y", "rabbitmq-server"])
 
 
 def install_with_brew() -> None:
-    privilege.run_plain(["brew", "install", "rabbitmq"])
+    run_plain(["brew", "install", "rabbitmq"])
 
 
 MANAGERS = (

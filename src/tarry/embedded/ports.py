@@ -1,7 +1,7 @@
-"""Free loopback ports, below the range the kernel hands to outgoing connections.
+"""Finds free loopback ports, below the range that the kernel assigns to outgoing connections.
 
-A port from that range would be a trap: while the service on it is down, a client that keeps trying to connect may be
-given the very same port as its own and find itself connected to itself.
+A port from that range is not safe: while the service on it is down, a client that keeps trying to connect may be
+assigned the same port as its own local port and connect to itself.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ ATTEMPTS = 1000
 
 
 def free(count: int) -> list[int]:
-    """That many different ports."""
+    """Different free ports, `count` of them."""
     return again([None] * count)
 
 
 def again(before: Sequence[int | None]) -> list[int]:
-    """The same ports where they are free, and another one for each that is not; all held until all are found."""
+    """The same ports if they are free, and a new one for each that is not; all stay bound until all are found."""
     with contextlib.ExitStack() as held:
         found = [port if port is not None and is_free(port, held) else None for port in before]
         for place, port in enumerate(found):
@@ -36,7 +36,7 @@ def again(before: Sequence[int | None]) -> list[int]:
 
 
 def _another(than: Sequence[int | None], held: contextlib.ExitStack) -> int:
-    """One of ours that is only bound would look free."""
+    """Skips ports that are already chosen: a port that is bound but not listening would look free."""
     for _ in range(ATTEMPTS):
         port = random.randint(LOWEST, HIGHEST)
         if port not in than and is_free(port, held):
@@ -45,7 +45,7 @@ def _another(than: Sequence[int | None], held: contextlib.ExitStack) -> int:
 
 
 def read(file: Path, count: int) -> list[int | None]:
-    """The ports that `write` kept there; None for each if there are none to be read."""
+    """The ports saved by `write`; None for each if they cannot be read."""
     try:
         kept = json.loads(file.read_text())
     except (OSError, ValueError):
@@ -60,7 +60,7 @@ def write(file: Path, ports: Sequence[int]) -> None:
 
 
 def is_free(port: int, held: contextlib.ExitStack | None = None) -> bool:
-    """With `held`, the port stays bound for as long as that stack is open."""
+    """With `held`, the port stays bound until that stack is closed."""
     probe = socket.socket()
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

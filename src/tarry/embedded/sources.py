@@ -1,4 +1,4 @@
-"""Where a broker comes from: a list of ways, tried in order. The first that is usable is taken, and says so."""
+"""The sources of a broker, tried in order. The first usable one is taken and announced."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ WAYS_OUT = """Any one of these helps:
 
 
 class Supply(Protocol):
-    """Something brokers can be made from, as many as one likes."""
+    """A source of RabbitMQ that is ready to create any number of brokers."""
 
     @property
     def version(self) -> str: ...
     @property
     def source(self) -> str: ...
     def broker(self, *, data_dir: Path | str | None = None, extra_config: Sequence[str] = ()) -> Broker:
-        """Not started yet."""
+        """A broker that is not started yet."""
 
 
 S_co = TypeVar("S_co", bound=Supply, covariant=True)
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What a source says of itself, without doing anything yet."""
+class Availability:
+    """What a source reports about itself, before it does anything."""
 
     usable: bool
     sentence: str
 
 
-class Source(Protocol[S_co]):
+class BrokerSource(Protocol[S_co]):
     @property
     def name(self) -> str: ...
-    def look(self, series: str | None) -> Finding: ...
+    def look(self, series: str | None) -> Availability: ...
     def take(self, series: str | None, announce: Announce) -> S_co: ...
 
 
-def choose(sources: Iterable[Source[S_co]], series: str | None, announce: Announce) -> S_co:
+def choose(sources: Iterable[BrokerSource[S_co]], series: str | None, announce: Announce) -> S_co:
     refusals = []
     for source in sources:
         finding = source.look(series)
@@ -63,7 +63,7 @@ def choose(sources: Iterable[Source[S_co]], series: str | None, announce: Announ
         try:
             return source.take(series, announce)
         except EmbeddedError as problem:
-            announce(f"RabbitMQ: that did not work ({str(problem).splitlines()[0]})")
+            announce(f"RabbitMQ: failed ({str(problem).splitlines()[0]})")
             refusals.append(f"  {source.name}: {problem}")
     wanted = f"RabbitMQ {series}" if series else "RabbitMQ"
     raise NoBrokerError("\n".join([f"There is no way to get {wanted} here. What was tried:", *refusals, WAYS_OUT]))

@@ -1,0 +1,1 @@
+"""The router: processes batches of retry requests; start with pipeline.py."""

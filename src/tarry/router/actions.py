@@ -1,4 +1,4 @@
-"""One log line for every scheduling action: what was decided for which message, and why. Never a payload."""
+"""One log line for every scheduling action and every success: which message, what and why. Never a payload."""
 
 from __future__ import annotations
 
@@ -9,29 +9,33 @@ import structlog
 from tarry.core.decide import Review, Schedule
 from tarry.core.ladder import Ladder, first_queue
 from tarry.core.names import Names
-from tarry.router.flow import Result
-from tarry.router.plans import Plan
+from tarry.router.pipeline import Result
+from tarry.router.plan import RoutePlan
+from tarry.store.rows import Success
+
+SUCCEEDED = "retry succeeded"
+PRESUMED = "retry presumed successful"
 
 Action = Mapping[str, object]
 """The fields of one line; `event` names the action and `level` is set where it is not `info`."""
 
 
 def actions(result: Result, names: Names, ladder: Ladder) -> Iterator[Action]:
-    """One each for what was moved, what the broker would not take, and what was a duplicate."""
+    """One action per message that was moved, not accepted by the broker, sent by the ladder instead, or a duplicate."""
     for plan in result.moved:
         yield _moved(plan, names, ladder)
     for plan, outcome in result.stuck:
-        yield {"event": "not taken, will try again", "level": "warning", **_who(plan), "outcome": outcome.value}
+        yield {"event": "not accepted, will try again", "level": "warning", **_who(plan), "outcome": outcome.value}
     for plan, outcome in result.detours:
         yield {
-            "event": "not taken by its tier, sent by the ladder",
+            "event": "not accepted by its tier, sent through the ladder",
             "level": "warning",
             **_who(plan),
             "outcome": outcome.value,
         }
     for request in result.duplicates:
         yield {
-            "event": "duplicate, dropped",
+            "event": "duplicate dropped",
             "retry_id": request.retry_id,
             "round": request.failure.round + 1,
             "message_id": request.message_id,
@@ -39,8 +43,21 @@ def actions(result: Result, names: Names, ladder: Ladder) -> Iterator[Action]:
         }
 
 
+def success_actions(found: Sequence[Success]) -> Iterator[Action]:
+    for one in found:
+        yield {
+            "event": PRESUMED if one.presumed else SUCCEEDED,
+            "retry_id": one.retry_id,
+            "round": one.round,
+            "message_id": one.message_id,
+            "queue": one.queue,
+            "attempt": one.attempt,
+            "since_first_failure_ms": one.since_first_failure_ms,
+        }
+
+
 def log_actions(found: Sequence[Action]) -> None:
-    """Through the general logger; the service has a faster way for its many lines, see cli.logs."""
+    """Writes through the general logger; for its many lines the service uses a faster writer, see cli.logs."""
     log = structlog.get_logger()
     for action in found:
         fields = dict(action)
@@ -48,7 +65,7 @@ def log_actions(found: Sequence[Action]) -> None:
         getattr(log, level)(event, **fields)
 
 
-def _moved(plan: Plan, names: Names, ladder: Ladder) -> Action:
+def _moved(plan: RoutePlan, names: Names, ladder: Ladder) -> Action:
     decision = plan.decision
     if isinstance(decision, Schedule):
         return {
@@ -62,7 +79,7 @@ def _moved(plan: Plan, names: Names, ladder: Ladder) -> Action:
             "due_ms": decision.due_ms,
             "tier": first_queue(decision.itinerary, names, ladder),
         }
-    return {"event": "to review", **_who(plan), **_why(decision)}
+    return {"event": "sent to review", **_who(plan), **_why(decision)}
 
 
 def _why(decision: Review) -> Action:
@@ -74,6 +91,6 @@ def _why(decision: Review) -> Action:
     }
 
 
-def _who(plan: Plan) -> Action:
+def _who(plan: RoutePlan) -> Action:
     item = plan.item
     return {"retry_id": item.retry_id, "round": plan.round, "message_id": item.message_id, "queue": plan.queue}

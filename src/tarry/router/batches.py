@@ -1,90 +1,111 @@
-"""Batches on their way from a consumer through a handler: several at once, each settled as it ends."""
+"""The result of a batch, and how a message that cannot be handled is isolated from the rest of its batch."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from tarry.broker.consumer import Consumer
-from tarry.contract.request import Delivery
+import structlog
+from pika.exceptions import AMQPError
 
-FIRST_REST = 1.0
-LONGEST_REST = 4.0
-"""Seconds that a request rests whose publish was not taken, so that a full tier is no busy loop."""
+from tarry.amqp.delivery import Delivery
+from tarry.errors import TarryError
+
+
+class Settled(Protocol):
+    """Which deliveries to acknowledge and which to requeue."""
+
+    @property
+    def acked(self) -> Sequence[int]: ...
+    @property
+    def requeued(self) -> Sequence[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What is to be done with the deliveries of a batch."""
+class BatchResult:
+    """Which deliveries of a batch to acknowledge and which to requeue."""
 
     acked: Sequence[int] = ()
     requeued: Sequence[int] = ()
-    """Tried again after a rest; the others go on meanwhile."""
+    """Tried again after a wait; other deliveries are processed in the meantime."""
+
+    @classmethod
+    def of(cls, parts: Sequence[Settled]) -> BatchResult:
+        """The result of a batch that was handled in parts."""
+        return cls([tag for part in parts for tag in part.acked], [tag for part in parts for tag in part.requeued])
 
 
-Handle = Callable[[list[Delivery]], Awaitable[Settled]]
+def requeued(batch: Sequence[Delivery]) -> BatchResult:
+    return BatchResult(requeued=[delivery.tag for delivery in batch])
 
 
-@dataclass(slots=True, eq=False)
-class Batches:
-    """The batches of one consumer. They outlive its connection: what they began they bring to an end."""
+log = structlog.get_logger()
 
-    consumer: Consumer
-    handle: Handle
-    at_once: int
-    """The next is being worked on while the last is being confirmed."""
-    orphans: set[asyncio.Task[None]]
-    """Batches whose connection is gone; they go on, and nobody here waits for them."""
-    working: set[asyncio.Task[None]] = field(default_factory=set)
-    _rest: float = FIRST_REST
-    _last_rest: float = 0.0
+OUTAGES = (TarryError, AMQPError, OSError)
+"""Errors caused by the broker or by Postgres, not by a message."""
 
-    async def run(self) -> str:
-        """Until the consumer's end; the reason for it, empty if it was told to finish.
+OUR_MISTAKE = "tarry could not handle it: an error inside tarry, which the log of the service has in full"
+"""The reason shown in review; the log has the details."""
 
-        What is under way is brought to its end unless the connection is gone.
-        """
-        closed = self.consumer.link.closed
-        slots = asyncio.Semaphore(self.at_once)
-        async for batch in self.consumer.batches():
-            await slots.acquire()
-            if self.consumer.link.given_up():
-                break  # the broker has given these to somebody else by now
-            task = asyncio.create_task(self._work(batch))
-            self.working.add(task)
-            task.add_done_callback(lambda done: self._ended(done, slots))
-        if not closed.done() and self.working:
-            await self._last_ones()
-        self.orphans.update(self.working)
-        return closed.result() if closed.done() else ""
+GiveUp = Callable[[Delivery, str], Awaitable[Settled]]
+"""Sends a delivery to review, with a reason; the result says whether the broker accepted it."""
 
-    async def _last_ones(self) -> None:
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+async def handle_batch(
+    batch: Sequence[Delivery], handle: Callable[[Sequence[Delivery]], Awaitable[Settled]], give_up: GiveUp
+) -> list[Settled]:
+    """Handles a batch so that every delivery is settled, and none affects the others; returns the result of each part.
+
+    If the broker or Postgres fails, the deliveries are requeued. A delivery that causes an error inside tarry goes to
+    review, alone.
+    """
+
+    async def attempt(part: Sequence[Delivery]) -> Settled:
         try:
-            await asyncio.wait(set(self.working))
-        except asyncio.CancelledError:
-            for task in self.working:
-                task.cancel()
+            return await handle(part)
+        except OUTAGES as error:
+            log.warning("batch failed, will try again", size=len(part), error=str(error))
+            return requeued(part)
+        except Exception:
+            log.exception("batch failed", size=len(part))
             raise
 
-    def _ended(self, task: asyncio.Task[None], slots: asyncio.Semaphore) -> None:
-        self.working.discard(task)
-        self.orphans.discard(task)
-        slots.release()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.consumer.link.end(f"a batch failed: {error!r}")
+    async def review(delivery: Delivery, _: Exception) -> Settled:
+        try:
+            return await give_up(delivery, OUR_MISTAKE)
+        except Exception:
+            log.exception("a message can neither be handled nor be sent to review")
+            return requeued([delivery])
 
-    async def _work(self, batch: list[Delivery]) -> None:
-        settled = await self.handle(batch)
-        self.consumer.ack(settled.acked)
-        if settled.requeued:
-            # Outside the slot: a request that must wait keeps nobody else from going on.
-            asyncio.get_running_loop().call_later(self._next_rest(), self.consumer.requeue, settled.requeued)
+    return await isolate_poison(batch, attempt, review, Exception, again=_redelivered)
 
-    def _next_rest(self) -> float:
-        """Longer each time, as long as it goes on."""
-        now = asyncio.get_running_loop().time()
-        again = now - self._last_rest < 2 * self._rest
-        self._rest = min(2 * self._rest, LONGEST_REST) if again else FIRST_REST
-        self._last_rest = now
-        return self._rest
+
+async def isolate_poison(
+    items: Sequence[T],
+    handle: Callable[[Sequence[T]], Awaitable[R]],
+    handle_alone: Callable[[T, Exception], Awaitable[R]],
+    poison: type[Exception],
+    again: Callable[[T], T] = lambda item: item,
+) -> list[R]:
+    """Calls `handle` for a batch; returns the result of each part, in order.
+
+    After an error of the type `poison` the batch is halved until the item that causes it is alone. That item and the
+    error go to `handle_alone`. `again` is applied to items that are handled another time.
+    """
+    try:
+        return [await handle(items)]
+    except poison as error:
+        if len(items) == 1:
+            return [await handle_alone(items[0], error)]
+    items, middle = [again(item) for item in items], len(items) // 2
+    first = await isolate_poison(items[:middle], handle, handle_alone, poison, again)
+    return first + await isolate_poison(items[middle:], handle, handle_alone, poison, again)
+
+
+def _redelivered(delivery: Delivery) -> Delivery:
+    """The failed attempt may have claimed or written something: only a redelivery may do that again."""
+    return delivery._replace(redelivered=True)

@@ -1,4 +1,4 @@
-"""The way home: an origin queue is bound the first time it is seen; one that is not there is for a person to settle."""
+"""Binds each origin queue the first time it is seen; messages whose origin queue does not exist go to review."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import structlog
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
-from tarry.broker.address import Address
-from tarry.broker.link import Link, say
+from tarry.amqp.connection import AmqpConnection, describe_error
+from tarry.amqp.url import Address
 from tarry.core.names import Destination, Names
 from tarry.errors import BrokerUnreachableError
 
@@ -20,37 +20,37 @@ ACCESS_REFUSED = 403
 NOT_FOUND = 404
 
 MISSING_FOR = 2.0
-"""Seconds that a queue once found missing is taken for missing: each look costs a channel."""
+"""Seconds for which a queue found missing is assumed to be missing: each check costs a channel."""
 
 MOST_MISSING = 10_000
-"""Names that are remembered: requests can make up any number of them."""
+"""Limit of the names remembered: requests can contain any number of invented names."""
 
 
 @dataclass(slots=True)
 class Destinations:
-    """Destinations known to be bound; each is bound once per process, on a connection of its own."""
+    """Destinations known to be bound. Each is bound once per process, on a separate connection."""
 
     address: Address
     names: Names
     clock: Callable[[], float]
     _bound: set[Destination] = field(default_factory=set)
     _unbindable: set[Destination] = field(default_factory=set)
-    """The broker does not let us bind these: we rely on `tarry attach`."""
+    """The router has no permission to bind these and relies on `tarry attach`."""
     _missing: dict[Destination, tuple[float, str]] = field(default_factory=dict)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _link: Link | None = None
+    _link: AmqpConnection | None = None
 
-    async def __call__(self, destination: Destination) -> str | None:
-        """None if it can be reached, as far as we may know; else the reason, for review."""
+    async def ensure_bound(self, destination: Destination) -> str | None:
+        """None if the destination can be reached, as far as the router can know; otherwise the reason, for review."""
         if destination in self._bound or destination.kind == "exchange" or destination in self._unbindable:
-            # An exchange is only ever bound by `tarry attach`, which looks at what else is bound to it. A destination
-            # that nobody attached comes to retry.unroutable when its message is due, and is not lost.
+            # Only `tarry attach` binds an exchange, because it checks what else is bound to it. A message for a
+            # destination that is not attached goes to retry.unroutable when it is due, and is not lost.
             return None
         reason = await self._bind_once(destination)
         return None if destination in self._unbindable else reason
 
-    async def again(self, destination: Destination) -> str | None:
-        """It was not reachable: its queue may have been deleted and declared anew, which loses the binding."""
+    async def bind_again(self, destination: Destination) -> str | None:
+        """Binds an unreachable destination again: a queue that was deleted and redeclared has lost its binding."""
         self._bound.discard(destination)
         self._unbindable.discard(destination)
         return await self._bind_once(destination)
@@ -74,7 +74,9 @@ class Destinations:
         except ChannelClosedByBroker as closed:
             return self._refused(destination, closed)
         except AMQPError as error:
-            raise BrokerUnreachableError(f"The broker went away while {name!r} was bound: {say(error)}") from error
+            raise BrokerUnreachableError(
+                f"The connection to the broker was lost while {name!r} was bound: {describe_error(error)}"
+            ) from error
         self._bound.add(destination)
         self._missing.pop(destination, None)
         return None
@@ -89,15 +91,15 @@ class Destinations:
         if closed.reply_code == NOT_FOUND:
             reason = f"the origin queue {destination.name!r} does not exist"
         else:
-            reason = f"the broker would not bind {destination.name!r}: {closed.reply_text}"
+            reason = f"the broker refused to bind {destination.name!r}: {closed.reply_text}"
         if len(self._missing) >= MOST_MISSING:
             self._missing.clear()
         self._missing[destination] = (self.clock() + MISSING_FOR, reason)
         return reason
 
-    async def _ready(self) -> Link:
+    async def _ready(self) -> AmqpConnection:
         if self._link is None or self._link.closed.done():
-            self._link = await Link.open(self.address, "binder")
+            self._link = await AmqpConnection.open(self.address, "binder")
         elif not self._link.channel.is_open:
             await self._link.reopen_channel()
         return self._link

@@ -1,4 +1,4 @@
-"""Settings: from flags, from the environment, from a file, in that order; else the defaults."""
+"""Settings: from flags, the environment, or a file, in that order; otherwise the defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets as they may be shown: with the password gone, wherever in an address it stands."""
+"""Masks secrets in settings for display: passwords in any part of an address, and tokens."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def shown(value: Any) -> str | int | None:
 
 
 def mask(address: str) -> str:
-    """A URL, a `key=value` connection string or a list of tokens, without its secrets. In doubt it hides too much: a
-    password with a slash in it is no valid URL, and is still a password.
+    """A URL, a `key=value` connection string or a list of tokens, without its secrets.
+
+    It hides too much rather than too little: a password with a slash is not valid in a URL, but must be hidden too.
     """
     scheme, slashes, rest = address.partition("://")
     if any("@" in found[0] for found in _IN_QUERY.finditer(rest)):

@@ -1,57 +1,94 @@
-"""Every setting of the service, with its sentence. The names are those that the invoice platform's scheduler had."""
+"""The settings: their names, defaults, validation and descriptions."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from psycopg import ProgrammingError
+from psycopg import ProgrammingError  # only to parse an address: connections are made in `store`
 from psycopg.conninfo import conninfo_to_dict
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tarry.broker.address import Address
-from tarry.core.urls import ENCODE, hides_password
+from tarry.amqp.url import Address
+from tarry.core.durations import parse_duration
+from tarry.core.urls import ENCODE, BadUrlError, hides_password, split_url
 from tarry.errors import SettingsError, TopologyError
-from tarry.settings.spans import Span
 from tarry.settings.tokens import Token, parse_tokens
 from tarry.topology.load import load, shipped
 from tarry.topology.model import NamesSection, Topology
 from tarry.topology.overrides import Overrides
 from tarry.topology.partial import NamesOnly, load_names
 
+OFF = "off"
+
+
+def span_of(text: str) -> timedelta | None:
+    """Parses a duration: `15m`; None for `off`."""
+    return None if text == OFF else timedelta(milliseconds=parse_duration(text))
+
+
+def _checked(text: str) -> str:
+    try:
+        span = span_of(text)
+    except ValueError:
+        raise ValueError(f"is not a duration: use s, m, h or d, as in 15m or 30d, or `{OFF}`") from None
+    if span == timedelta(0):
+        raise ValueError(f"must be longer than zero; `{OFF}` switches it off")
+    return text
+
+
+Span = Annotated[str, AfterValidator(_checked)]
+"""Validated and stored as text, so that it is displayed as it was written."""
+
+SpanOrZero = Annotated[str, AfterValidator(lambda text: OFF if text in {"0", "0s"} else _checked(text))]
+"""As `Span`; zero also switches it off."""
+
 
 class Settings(BaseSettings):
-    """docs/settings.md and `tarry config` are made from this. An empty variable counts as one that is not set."""
+    """The settings, from which docs/settings.md and `tarry config` are generated. An empty variable is not set."""
 
     model_config = SettingsConfigDict(extra="ignore", populate_by_name=True, env_ignore_empty=True, case_sensitive=True)
 
-    service_name: str = Field("tarry", alias="SERVICE_NAME", description="Names this service in logs and metrics.")
+    service_name: str = Field("tarry", alias="SERVICE_NAME", description="Name of this service in logs and metrics.")
     http_host: str = Field("127.0.0.1", alias="HTTP_HOST", description="Address that HTTP listens on.")
-    http_port: int = Field(8086, ge=0, le=65535, alias="HTTP_PORT", description="Port of HTTP; 0: any.")
+    http_port: int = Field(8086, ge=0, le=65535, alias="HTTP_PORT", description="HTTP port; 0: any free port.")
     http_api: Literal["on", "off"] = Field(
-        "on", alias="HTTP_API", description="`off` leaves only health and metrics on that address."
+        "on", alias="HTTP_API", description="`off` serves only health and metrics on that address."
     )
     http_request_s: int = Field(
-        20, ge=1, le=3600, alias="HTTP_REQUEST_S", description="Seconds in which a request must have come whole."
+        20,
+        ge=1,
+        le=3600,
+        alias="HTTP_REQUEST_S",
+        description="Seconds within which a request must be received completely.",
     )
     http_idle_s: int = Field(
         5, ge=1, le=3600, alias="HTTP_IDLE_S", description="Seconds that a connection may be idle between requests."
     )
     http_connections: int = Field(
-        512, ge=1, le=100_000, alias="HTTP_CONNECTIONS", description="Most connections that are open at once."
+        512, ge=1, le=100_000, alias="HTTP_CONNECTIONS", description="Maximum number of open connections."
     )
     api_tokens: SecretStr | None = Field(
-        None, alias="API_TOKENS", description="Who may use the API: name:role:hash, …; made by `tarry token new`."
+        None,
+        alias="API_TOKENS",
+        description="Who may use the API: name:role:hash[:queues], …; made by `tarry token new`.",
     )
     api_rate: int = Field(
-        50, ge=0, le=100_000, alias="API_RATE", description="Requests a second that one caller may make; 0: any number."
+        50, ge=0, le=100_000, alias="API_RATE", description="Requests a second allowed for one caller; 0: no limit."
     )
     api_body_limit: int = Field(
-        4 << 20, ge=1024, le=1 << 30, alias="API_BODY_LIMIT", description="Bytes that a request may have."
+        4 << 20, ge=1024, le=1 << 30, alias="API_BODY_LIMIT", description="Maximum size of a request body in bytes."
     )
-    api_timeout_s: int = Field(
-        30, ge=1, le=3600, alias="API_TIMEOUT_S", description="Seconds after which a request is answered in any case."
+    api_timeout_s: int = Field(30, ge=1, le=3600, alias="API_TIMEOUT_S", description="Timeout of a request in seconds.")
+    manual_retry_check_url: SecretStr | None = Field(
+        None,
+        alias="MANUAL_RETRY_CHECK_URL",
+        description="The credit check: asked before a manual retry; see control.md.",
+    )
+    manual_retry_check_timeout_s: int = Field(
+        5, ge=1, le=300, alias="MANUAL_RETRY_CHECK_TIMEOUT_S", description="Timeout of the credit check in seconds."
     )
     rabbitmq_url: SecretStr = Field(
         SecretStr("amqp://guest:guest@localhost:5672/"), alias="RABBITMQ_URL", description="The broker, with vhost."
@@ -81,17 +118,34 @@ class Settings(BaseSettings):
     max_delay_ms: int | None = Field(
         None, ge=1, alias="MAX_DELAY_MS", description="Backoff cap of the policy called `default`."
     )
-    batch_size: int = Field(500, ge=1, le=5000, alias="TARRY_BATCH", description="Most requests moved in one batch.")
-    look_every: Span = Field(
-        "1m", alias="TARRY_LOOK_EVERY", description="How often the books are looked over; `off`: never."
+    retry_poll_interval_ms: int | str | None = Field(
+        None,
+        alias="RETRY_POLL_INTERVAL_MS",
+        description="Accepted with a warning, and without effect: nothing polls, the broker returns each retry when it "
+        "is due.",
     )
+    batch_size: int = Field(
+        500, ge=1, le=5000, alias="TARRY_BATCH", description="Maximum number of requests in one batch."
+    )
+    look_every: Span = Field("1m", alias="TARRY_LOOK_EVERY", description="Interval of audit passes; `off`: never.")
     presume_after: Span = Field(
         "15m",
         alias="TARRY_PRESUME_AFTER",
-        description="A return that did not fail again counts as success; `off`: never.",
+        description="Time after which a return without a new failure counts as success; `off`: never.",
+    )
+    stuck_after: Span = Field(
+        "30m",
+        alias="TARRY_STUCK_AFTER",
+        description="Time after which an attempt that was reported as started and has no outcome is stuck, unless its "
+        "policy has `stuck_after`; `off`: never.",
+    )
+    recover_stuck_every: SpanOrZero = Field(
+        "1m",
+        alias="TARRY_RECOVER_STUCK_EVERY",
+        description="Interval at which stuck attempts are recovered automatically; `off` or 0: only by an operator.",
     )
     keep_history: Span = Field(
-        "30d", alias="TARRY_KEEP", description="How long finished retries are kept; `off`: for ever."
+        "30d", alias="TARRY_KEEP", description="How long finished retries are kept; `off`: forever."
     )
     keep_payloads: Span = Field(
         "off", alias="TARRY_KEEP_PAYLOADS", description="How long their payloads are kept, if shorter; `off`: as long."
@@ -102,7 +156,7 @@ class Settings(BaseSettings):
         alias="TARRY_LARGEST_PAYLOAD",
         description="Bytes of the largest payload that is stored; 0: none.",
     )
-    log_format: Literal["json", "console"] = Field("json", alias="TARRY_LOG", description="How log lines look.")
+    log_format: Literal["json", "console"] = Field("json", alias="TARRY_LOG", description="Format of log lines.")
 
     @field_validator("rabbitmq_url")
     @classmethod
@@ -117,10 +171,22 @@ class Settings(BaseSettings):
             _parse("amqp://localhost", url.get_secret_value())
         return url
 
+    @field_validator("manual_retry_check_url")
+    @classmethod
+    def _is_check(cls, url: SecretStr | None) -> SecretStr | None:
+        """Any address: it is the operator's own configuration."""
+        try:
+            scheme = split_url(url.get_secret_value()).scheme if url else "http"
+        except BadUrlError as error:
+            raise ValueError(f"write http://host/path or https://host/path ({error})") from None
+        if scheme not in {"http", "https"}:
+            raise ValueError("write http://host/path or https://host/path")
+        return url
+
     @field_validator("api_tokens", mode="before")
     @classmethod
     def _one_text(cls, tokens: object) -> object:
-        """A file may have them as a list."""
+        """Accepts a list, which a settings file may contain."""
         return ",".join(map(str, tokens)) if isinstance(tokens, list) else tokens
 
     @field_validator("api_tokens")
@@ -132,7 +198,7 @@ class Settings(BaseSettings):
     @field_validator("database_url")
     @classmethod
     def _is_postgres(cls, url: SecretStr | None) -> SecretStr | None:
-        """The library's own message would quote the password."""
+        """Validates the address without quoting it: the library's own message would show the password."""
         text = url.get_secret_value() if url else ""
         try:
             ports = str(conninfo_to_dict(text).get("port", "")).split(",")
@@ -151,7 +217,7 @@ class Settings(BaseSettings):
 
     @property
     def address(self) -> Address:
-        """The broker's address, taken apart."""
+        """The parsed address of the broker."""
         management = self.rabbitmq_management_url
         return Address.parse(
             self.rabbitmq_url.get_secret_value(),
@@ -160,11 +226,11 @@ class Settings(BaseSettings):
         )
 
     def read_topology(self) -> Topology:
-        """The topology files, with what the environment overrides."""
+        """The topology from the files, with the overrides from these settings."""
         return self._overrides.apply(load(self.topology_folder))
 
     def read_names(self) -> Topology | NamesOnly:
-        """The same, or the names alone where the files hold mistakes."""
+        """The same; only the names if the files contain errors."""
         try:
             return self.read_topology()
         except TopologyError as error:
@@ -184,7 +250,7 @@ class Settings(BaseSettings):
 
     @property
     def topology_folder(self) -> Path:
-        """The given one, else ./topology, else the one that comes with tarry."""
+        """The folder from the settings, otherwise ./topology, otherwise the shipped one."""
         if self.topology is not None:
             return self.topology
         here = Path("topology")
@@ -196,11 +262,11 @@ class Settings(BaseSettings):
 
     @property
     def dsn(self) -> str:
-        """Where the audit is kept; there is no retry without it."""
+        """The connection string of the audit's database; raises if it is not set."""
         if self.database_url is None:
             raise SettingsError(
                 "DATABASE_URL is not set: tarry keeps its audit in Postgres. Set it, as in "
-                "postgresql://user:password@host/tarry, or try it all with `tarry demo`."
+                "postgresql://user:password@host/tarry, or try tarry with `tarry demo`."
             )
         return self.database_url.get_secret_value()
 

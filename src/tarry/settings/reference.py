@@ -1,4 +1,4 @@
-"""docs/settings.md, made from the model."""
+"""Generates docs/settings.md from the model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _HEAD = f"""# Settings
 
 `tarry config` prints the settings in effect, with passwords hidden, and where each came from.
 
-A setting is taken from the first of these that has it:
+A setting is taken from the first of these sources that has it:
 
 1. **a flag**: `--set HTTP_PORT=9000`, as often as needed, or the command's own flag where it has one (`--topology`);
 2. **the environment**: `HTTP_PORT=9000`. An empty variable counts as one that is not set;
 3. **a file** in TOML, named by `--settings FILE` or by `{FILE_VARIABLE}`. Keys are written as in the environment or in
-   small letters, and a key that is none is an error:
+   lower case; an unknown key is an error:
 
    ```toml
    http_port = 9000
@@ -26,10 +26,10 @@ A setting is taken from the first of these that has it:
 4. **the default** below.
 
 In an address, percent-encode the password: `%23` for `#`, `%2F` for `/`, `%3F` for `?`, `%40` for `@`, `%25` for `%`.
-An address that cannot be read is refused, and none of it is shown.
+An address that cannot be parsed is refused and not shown.
 
-All mistakes are reported at once. What concerns retries themselves (policies, tiers, names) is not here but in the
-[topology](topology.md); four settings override parts of it, because services that tarry replaces were set up so.
+All errors are reported at once. Settings of the retries themselves (policies, tiers, names) are in the
+[topology](topology.md); some settings override parts of it, for compatibility with services that tarry replaces.
 
 | setting | default | meaning |
 |---|---|---|
@@ -37,7 +37,7 @@ All mistakes are reported at once. What concerns retries themselves (policies, t
 
 
 def settings_markdown() -> str:
-    """The whole page. It is generated: change the sentences in the model."""
+    """The whole page. The descriptions are in the model."""
     return _HEAD + "\n".join(_row(field, name) for field, name in NAMES.items()) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Tokens of the HTTP API: the settings hold their hashes, only the caller has the token itself."""
+"""Tokens of the HTTP API. The settings contain only hashes of the tokens."""
 
 from __future__ import annotations
 
@@ -10,19 +10,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-_MARK = "tarry_"
-"""How every token begins, so that one that leaked into a log or a repository can be found."""
+from tarry.core.queue_scope import QueueScope
 
-_ENTRY = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,63}):(?P<role>[a-z]+):(?P<digest>[0-9a-f]{64})", re.ASCII)
+_MARK = "tarry_"
+"""The prefix of every token, so that a token that leaked into a log or a repository can be found."""
+
+_ENTRY = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,63}):(?P<role>[a-z]+):(?P<digest>[0-9a-f]{64})(?::(?P<queues>[^\s,]+))?",
+    re.ASCII,
+)
+_GLOB = re.compile(r"[^\s,|\[\x00-\x1f\x7f]{1,255}")
+"""Commas and white space separate entries, `|` separates globs: in a glob, `?` stands for any of these, and for `[`."""
 
 
 class Role(StrEnum):
-    """What a token is good for."""
+    """What a token allows."""
 
     LOOK = "look"
-    """Read everything but payloads; change nothing."""
+    """Read everything except payloads; change nothing."""
     OPERATE = "operate"
-    """Read payloads too, and act."""
+    """Read everything, and carry out operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,39 +39,52 @@ class Token:
     name: str
     role: Role
     digest: str
-    """SHA-256 of the token. It is long and random, so there is nothing that salt or a slow hash would add."""
+    """SHA-256 of the token. Tokens are long and random, so a salt or a slow hash would add no security."""
+    queues: tuple[str, ...] = ()
+    """Globs of the queues that it is limited to; none for all queues."""
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.role}:{self.digest}"
+        entry = f"{self.name}:{self.role}:{self.digest}"
+        return f"{entry}:{'|'.join(self.queues)}" if self.queues else entry
+
+    @property
+    def scope(self) -> QueueScope | None:
+        return QueueScope(self.queues) if self.queues else None
 
 
-def new_token(name: str, role: Role) -> tuple[str, Token]:
-    """A token, to be shown once, and the entry that stands for it."""
+def new_token(name: str, role: Role, queues: Sequence[str] = ()) -> tuple[str, Token]:
+    """A new token, which is shown once, and its entry for API_TOKENS."""
     made = _MARK + secrets.token_urlsafe(32)
-    return made, parse_entry(f"{name}:{role}:{_digest(made)}")
+    return made, parse_entry(str(Token(name, role, _digest(made), tuple(queues))))
 
 
 def parse_tokens(text: str) -> tuple[Token, ...]:
-    """Entries with commas, blanks or line breaks between them. No message here repeats what it was given."""
+    """Parses entries separated by commas or white space. Error messages do not quote them."""
     found = tuple(parse_entry(entry) for entry in re.split(r"[,\s]+", text) if entry)
     names = [token.name for token in found]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"has {', '.join(sorted(twice))} twice: each token needs a name of its own")
+        raise ValueError(f"has {', '.join(sorted(twice))} twice: each token needs its own name")
     return found
 
 
 def parse_entry(entry: str) -> Token:
-    """`name:role:hash`."""
+    """Parses `name:role:hash` or `name:role:hash:glob|glob`."""
     parts = _ENTRY.fullmatch(entry)
-    if parts is None or parts["role"] not in set(Role):
+    queues = tuple(parts["queues"].split("|")) if parts and parts["queues"] else ()
+    if parts is None or parts["role"] not in set(Role) or not all(map(is_glob, queues)):
         raise ValueError(
             "has an entry that is not name:look:hash or name:operate:hash; make one with `tarry token new`"
         )
-    return Token(parts["name"], Role(parts["role"]), parts["digest"])
+    return Token(parts["name"], Role(parts["role"]), parts["digest"], queues)
+
+
+def is_glob(text: str) -> bool:
+    """Whether an entry can contain it."""
+    return _GLOB.fullmatch(text) is not None
 
 
 def find(tokens: Sequence[Token], given: str) -> Token | None:
-    """The one that this is the token of. Every entry is compared, in constant time: how long it takes tells nothing."""
+    """The entry of this token, or None. Compares all entries in constant time, so that timing reveals nothing."""
     digest = _digest(given)
     found = None
     for token in tokens:

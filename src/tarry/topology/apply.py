@@ -1,8 +1,10 @@
-"""Makes the broker match the files: declares what is missing, changes nothing that is there.
+"""Declares on the broker what the topology files require and is missing; changes no queue or exchange that exists.
 
-The order is what makes it safe. Exchanges stand before anything names them, queues before anything leads to them, and
-bindings open the way from its end to its beginning, so that a run cut off anywhere leaves no path that ends in nothing.
-Every step may be repeated, so running it twice, from two places at once, or again after a cut is all the same.
+The order makes it safe. Exchanges are declared before anything refers to them, queues before anything routes to them,
+and bindings are created from the end of a message's path to its beginning, so that an interrupted run leaves no path
+without an end. Bindings of an earlier version are removed last: until then a message has two ways to the same queues,
+and the broker delivers it to each queue once. Every step can be repeated: running apply twice, from two places at once,
+or again after an interruption gives the same result.
 """
 
 from __future__ import annotations
@@ -13,19 +15,18 @@ from dataclasses import dataclass
 
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tarry.broker.address import Address
-from tarry.broker.declare import channel
-from tarry.broker.management import Management
+from tarry.amqp.declare import channel
+from tarry.amqp.management import Management
+from tarry.amqp.url import Address
 from tarry.errors import BrokerTooOldError, TopologyMismatchError
 from tarry.topology.blueprint import blueprint
 from tarry.topology.checks.files import concerns
 from tarry.topology.expected import Expected
-from tarry.topology.explain import explain_conflict, explain_difference
 from tarry.topology.findings import Finding
 from tarry.topology.live import Live, read_live
 from tarry.topology.model import Topology
 from tarry.topology.objects import Binding, Blueprint, Exchange, Queue
-from tarry.topology.plan import Plan, make_plan
+from tarry.topology.plan import Plan, explain_conflict, explain_difference, make_plan
 from tarry.topology.record import ApplyRecord, write_record
 from tarry.topology.rights import deploy_rights
 
@@ -33,14 +34,14 @@ OLDEST = (3, 10)
 """The first series with at-least-once dead-lettering."""
 
 Progress = Callable[[int, int, str], None]
-"""Called with how many are done, how many there are, and the name of the one just done."""
+"""Called with the number of parts done, the total number, and the name of the part just done."""
 
 Warn = Callable[[Finding], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What apply did."""
+    """The result of `apply`."""
 
     plan: Plan
     seconds: float
@@ -52,9 +53,9 @@ class Applied:
 
 
 def apply(topology: Topology, address: Address, progress: Progress | None = None, warn: Warn | None = None) -> Applied:
-    """Declares what is missing, and records what was applied; refuses, with nothing changed, where something differs.
+    """Declares what is missing and records what was applied; raises, with nothing changed, if something differs.
 
-    `warn` gets what is worth knowing about the files before anything is done.
+    `warn` is called with findings about the files, before anything is changed.
     """
     started, names = time.monotonic(), topology.broker_names
     live = read_supported(address)
@@ -66,17 +67,15 @@ def apply(topology: Topology, address: Address, progress: Progress | None = None
         raise TopologyMismatchError(_refusal(topology, plan))
     with channel(address, "topology apply", deploy_rights(topology)) as open_channel:
         declare(open_channel, plan.missing, progress)
+        for binding in plan.former:
+            _remove(open_channel, binding)
         record = ApplyRecord.of(topology)
         write_record(open_channel, names, record, live.records.get(names.applied, ()))
     return Applied(plan, time.monotonic() - started, record)
 
 
-def plan_for(topology: Topology, address: Address) -> Plan:
-    return make_plan(topology.broker_names, blueprint(topology), read_supported(address))
-
-
 def read_supported(address: Address) -> Live:
-    """The live broker, or a refusal of one that is too old."""
+    """Reads the live broker; raises if its version is too old."""
     live = read_live(Management(address))
     refuse_old(live.version)
     return live
@@ -92,7 +91,10 @@ def refuse_old(version: tuple[int, ...]) -> None:
 
 
 def declare(open_channel: BlockingChannel, wanted: Blueprint, progress: Progress | None = None) -> None:
-    """Exchanges, queues, bindings, each in the order given; what is there already with the same arguments stays."""
+    """Declares exchanges, queues and bindings in the order given.
+
+    What exists with the same arguments stays unchanged.
+    """
     everything: list[Exchange | Queue | Binding] = [*wanted.parts, *wanted.bindings]
     for done, part in enumerate(everything, start=1):
         _declare_one(open_channel, part)
@@ -110,6 +112,13 @@ def _declare_one(open_channel: BlockingChannel, part: Exchange | Queue | Binding
             open_channel.queue_bind(part.destination, part.source, part.key)
         case Binding():
             open_channel.exchange_bind(part.destination, part.source, part.key)
+
+
+def _remove(open_channel: BlockingChannel, binding: Binding) -> None:
+    if binding.destination_type == "queue":
+        open_channel.queue_unbind(binding.destination, binding.source, binding.key)
+    else:
+        open_channel.exchange_unbind(binding.destination, binding.source, binding.key)
 
 
 def _refusal(topology: Topology, plan: Plan) -> str:

@@ -1,7 +1,7 @@
-"""From the model to the exchanges, queues and bindings that make it up: the picture in docs/topology.md, as code.
+"""Derives the exchanges, queues and bindings of a topology from its model; docs/topology.md shows them as a diagram.
 
-Every choice is a direct exchange; "else" is its alternate exchange. Reading `blueprint` top to bottom follows a message
-from its request back to its origin.
+Every decision is a direct exchange; "else" is its alternate exchange. Reading `blueprint` from top to bottom follows a
+message from its request back to its origin.
 """
 
 from __future__ import annotations
@@ -9,16 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tarry.core.ladder import Ladder
-from tarry.core.names import ENTER_LADDER, Destination, Names, digit_key, enter_key, skip_key
+from tarry.core.names import (
+    AUTOMATIC,
+    ENTER_LADDER,
+    GATE_KINDS,
+    Destination,
+    Gate,
+    Holder,
+    Names,
+    digit_key,
+    enter_key,
+    skip_key,
+)
 from tarry.topology.model import Topology
 from tarry.topology.objects import Arguments, Binding, Blueprint, Exchange, Queue
 
 DELIVERY_LIMIT = 1_000_000
-"""Explicit on every queue: from 4.0 on the default of 20 silently drops."""
+"""Set explicitly on every queue: from RabbitMQ 4.0 on, the default limit of 20 silently drops messages."""
 
 
 def blueprint(topology: Topology) -> Blueprint:
-    """What a broker needs to hold for this topology, without any destination."""
+    """What a broker needs for this topology, without any destination."""
     names, ladder = topology.broker_names, topology.ladder_shape
     tiers = sorted(topology.rules.tiers)
     return Blueprint(
@@ -34,9 +45,11 @@ def blueprint(topology: Topology) -> Blueprint:
 
 
 def destination_blueprint(names: Names, destination: Destination) -> Blueprint:
-    """What one attached destination needs: its own relay, a place to wait in a pause, and the last step home.
+    """What one attached destination needs: its own relay queue, its held queue, and its binding to the deliver
+    exchange.
 
-    The held queue is there from the start: whoever pauses at night may have a user that can declare nothing.
+    The held queue is declared in advance: an operator who pauses the destination may have a user that cannot declare
+    queues.
     """
     relay = relay_queue(names.relay_queue(destination), names)
     return Blueprint(
@@ -50,17 +63,28 @@ def destination_blueprint(names: Names, destination: Destination) -> Blueprint:
 
 
 def way_home(names: Names, destination: Destination) -> Binding:
-    """The last step: from the deliver exchange to the origin."""
+    """The last step of the return path: from the deliver exchange to the origin."""
     return Binding(names.deliver, destination.key, destination.name, destination.kind)
 
 
-def held_queue(names: Names, destination: Destination) -> Queue:
-    """Where messages wait while their destination is paused. What is rejected there goes on home, with all its keys."""
-    return Queue(names.held_queue(destination), _quorum(dead_letter_to=names.released_gate), role="held")
+def held_queue(names: Names, holder: Holder) -> Queue:
+    """The queue where messages wait while their destination, policy or job type is paused.
+
+    A message rejected there continues, with all its routing keys, past the gates that it has not passed yet. A
+    destination's held queue comes before the other gates. A message from theirs may have passed one that was not paused
+    then, so it passes all of them once more.
+    """
+    onward = names.recheck_cancelled if isinstance(holder, Gate) else names.released_gate
+    return Queue(names.held_queue(holder), _quorum(dead_letter_to=onward), role="held")
+
+
+def former_bindings(names: Names) -> tuple[Binding, ...]:
+    """Bindings of earlier versions, which had no gates between these two exchanges. Apply removes them."""
+    return (Binding(names.arrive, "", names.deliver, "exchange"), Binding(names.arrive, "", names.audit))
 
 
 def relay_queue(name: str, names: Names) -> Queue:
-    """A queue that nothing stays in: it keeps a sick destination from stalling the tiers of everyone else."""
+    """A queue with a TTL of 0: it keeps a failing destination from stalling the tiers for all other destinations."""
     return Queue(name, _quorum(ttl=0, dead_letter_to=names.held_gate), role="relay")
 
 
@@ -78,21 +102,21 @@ def _quorum(
 
 
 def _exchanges(names: Names, ladder: Ladder) -> Iterator[Exchange]:
-    """Last first: an exchange never has an alternate that is not there yet."""
-
-    def otherwise(exchange: str) -> Arguments:
-        return Arguments.of(alternate_exchange=exchange)
-
+    """In reverse order of the path: an exchange is never declared before its alternate exchange."""
     yield Exchange(names.unroutable, "fanout")
-    yield Exchange(names.deliver, "direct", otherwise(names.unroutable))
+    yield Exchange(names.deliver, "direct", _otherwise(names.unroutable))
+    yield Exchange(names.home, "fanout")
+    yield from _gates([*map(names.gate, GATE_KINDS)], names.home)
+    rechecks = [names.recheck_cancelled, names.recheck_held, *map(names.recheck_gate, GATE_KINDS)]
+    yield from _gates(rechecks, names.home)
     yield Exchange(names.arrive, "fanout")
-    yield Exchange(names.held_gate, "direct", otherwise(names.arrive))
-    yield Exchange(names.released_gate, "direct", otherwise(names.arrive))
+    yield Exchange(names.held_gate, "direct", _otherwise(names.arrive))
+    yield Exchange(names.released_gate, "direct", _otherwise(names.arrive))
     yield Exchange(names.relay_else, "fanout")
-    yield Exchange(names.relay, "direct", otherwise(names.relay_else))
-    yield Exchange(names.cancelled_gate, "direct", otherwise(names.relay))
+    yield Exchange(names.relay, "direct", _otherwise(names.relay_else))
+    yield Exchange(names.cancelled_gate, "direct", _otherwise(names.relay))
     for level in range(ladder.levels):
-        yield Exchange(names.ladder(level), "direct", otherwise(names.unroutable))
+        yield Exchange(names.ladder(level), "direct", _otherwise(names.unroutable))
     yield Exchange(names.delay, "direct")
     yield Exchange(names.review, "fanout")
     yield Exchange(names.spool, "fanout")
@@ -100,23 +124,39 @@ def _exchanges(names: Names, ladder: Ladder) -> Iterator[Exchange]:
     yield Exchange(names.intake, "fanout")
 
 
+def _otherwise(exchange: str) -> Arguments:
+    return Arguments.of(alternate_exchange=exchange)
+
+
+def _gates(gates: list[str], end: str) -> Iterator[Exchange]:
+    """A chain of gates in which each is the alternate exchange of the one before it; the last leads to `end`."""
+    for gate, onward in reversed(list(zip(gates, [*gates[1:], end], strict=True))):
+        yield Exchange(gate, "direct", _otherwise(onward))
+
+
 def _service_queues(names: Names) -> Iterator[Queue]:
-    # The tap and the cancelled must never reject, or every tier would stall behind them.
+    # The audit and cancelled queues must never reject, or every tier would stall behind them.
     never_rejects = _quorum(overflow="drop-head")
     yield Queue(names.unroutable, _quorum())
     yield Queue(names.audit, never_rejects, role="record")
     yield Queue(names.cancelled, never_rejects, role="record")
     yield Queue(names.review_queue, _quorum())
-    # A request that carries an expiration of its own must not vanish because no router took it in time.
+    # A request with its own expiration must not be lost because no router consumed it in time.
     yield Queue(names.scheduled, _quorum(dead_letter_to=names.review))
     yield relay_queue(names.relay, names)
+    yield held_queue(names, AUTOMATIC)
 
 
 def _way_home(names: Names) -> Iterator[Binding]:
-    """From its end to its beginning. Delivery opens before the tap: in between, a message unproven beats one lost."""
+    """The bindings of the return path, from its end to its beginning.
+
+    Delivery is bound before the tap: if apply is interrupted between the two, a message is delivered without an audit
+    record rather than lost.
+    """
     yield Binding(names.unroutable, "", names.unroutable)
-    yield Binding(names.arrive, "", names.deliver, "exchange")
-    yield Binding(names.arrive, "", names.audit)
+    yield Binding(names.home, "", names.deliver, "exchange")
+    yield Binding(names.home, "", names.audit)
+    yield Binding(names.arrive, "", names.gate(GATE_KINDS[0]), "exchange")
     yield Binding(names.relay_else, "", names.relay)
 
 
@@ -142,12 +182,12 @@ def _ladder_queues(names: Names, ladder: Ladder) -> Iterator[Queue]:
     for level, digit in _digits(ladder):
         ttl = ladder.ttl(level, digit)
         arguments = _quorum(ttl=ttl, dead_letter_to=_next_step(names, level))
-        yield Queue(names.ladder_tier(level, ttl), arguments, role="ladder")
+        yield Queue(names.ladder_queue(level, ttl), arguments, role="ladder")
 
 
 def _ladder_bindings(names: Names, ladder: Ladder) -> Iterator[Binding]:
     for level, digit in _digits(ladder):
-        yield Binding(names.ladder(level), digit_key(level, digit), names.ladder_tier(level, ladder.ttl(level, digit)))
+        yield Binding(names.ladder(level), digit_key(level, digit), names.ladder_queue(level, ladder.ttl(level, digit)))
     for level in range(ladder.levels):
         yield Binding(names.ladder(level), skip_key(level, None), names.cancelled_gate, "exchange")
         for lower in range(level):

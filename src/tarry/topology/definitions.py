@@ -1,6 +1,7 @@
-"""The topology as a definitions file: for import at boot, by `rabbitmqctl import_definitions`, or in the management UI.
+"""Exports the topology as a definitions file.
 
-The broker skips what exists already without a word, whatever its arguments; verify afterwards.
+It can be imported at boot, with `rabbitmqctl import_definitions`, or in the management UI. The broker silently skips
+objects that exist already, even if their arguments differ: run verify afterwards.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from tarry.broker.declare import Rights
+from tarry.amqp.declare import Rights
 from tarry.topology.blueprint import blueprint
 from tarry.topology.model import Topology
 from tarry.topology.objects import Binding, Exchange, Queue
@@ -23,8 +24,8 @@ SALT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class User:
-    """Someone who may log in, with no more rights than the role needs."""
+class BrokerUser:
+    """A broker user with only the permissions that its role needs."""
 
     name: str
     password_hash: str
@@ -32,18 +33,18 @@ class User:
     rights: Rights
 
 
-def deploy_user(topology: Topology, password: str, name: str = "tarry-deploy") -> User:
-    """Applies topologies and attaches queues; the tag lets it read the management API and set policies."""
-    return User(name, hashed(password), ("policymaker",), deploy_rights(topology))
+def deploy_user(topology: Topology, password: str, name: str = "tarry-deploy") -> BrokerUser:
+    """The user that applies topologies and attaches queues; its tag allows the management API and setting policies."""
+    return BrokerUser(name, hashed(password), ("policymaker",), deploy_rights(topology))
 
 
-def router_user(topology: Topology, password: str, name: str = "tarry-router") -> User:
-    """Runs the service; the tag lets it check the topology through the management API."""
-    return User(name, hashed(password), ("management",), router_rights(topology))
+def router_user(topology: Topology, password: str, name: str = "tarry-router") -> BrokerUser:
+    """The user that runs the service; the tag lets it check the topology through the management API."""
+    return BrokerUser(name, hashed(password), ("management",), router_rights(topology))
 
 
-def definitions(topology: Topology, vhost: str = "/", users: tuple[User, ...] = ()) -> Json:
-    """The file's content; without users it gives nobody a right, and the broker's own users stay as they are."""
+def definitions(topology: Topology, vhost: str = "/", users: tuple[BrokerUser, ...] = ()) -> Json:
+    """The content of the file; without `users` it grants no permissions, and the broker's users stay as they are."""
     plan = blueprint(topology)
     people: Json = {
         "users": [_user(user) for user in users],
@@ -58,8 +59,8 @@ def definitions(topology: Topology, vhost: str = "/", users: tuple[User, ...] = 
     }
 
 
-def definitions_text(topology: Topology, vhost: str = "/", users: tuple[User, ...] = ()) -> str:
-    """One thing a line, so that a change of the topology reads well in a diff."""
+def definitions_text(topology: Topology, vhost: str = "/", users: tuple[BrokerUser, ...] = ()) -> str:
+    """One object per line, so that a change of the topology is readable in a diff."""
     sections = definitions(topology, vhost, users)
     return (
         "{\n" + ",\n".join(f"{json.dumps(name)}: [\n{_lines(parts)}\n]" for name, parts in sections.items()) + "\n}\n"
@@ -71,12 +72,12 @@ def _lines(parts: list[Json]) -> str:
 
 
 def hashed(password: str, salt: bytes | None = None) -> str:
-    """As RabbitMQ stores it: four bytes of salt, then SHA-256 of salt and password, in base64."""
+    """The hash as RabbitMQ stores it: four bytes of salt, then SHA-256 of salt and password, in base64."""
     salt = os.urandom(SALT_BYTES) if salt is None else salt
     return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
 
 
-def _user(user: User) -> Json:
+def _user(user: BrokerUser) -> Json:
     return {
         "name": user.name,
         "password_hash": user.password_hash,
@@ -86,7 +87,7 @@ def _user(user: User) -> Json:
     }
 
 
-def _permission(user: User, vhost: str) -> Json:
+def _permission(user: BrokerUser, vhost: str) -> Json:
     rights = user.rights
     return {
         "user": user.name,

@@ -1,19 +1,48 @@
-"""What verify holds the broker against: the files, unfolded once."""
+"""What a topology expects on the broker, and which queues come from an earlier topology.
+
+Queues of an earlier topology are retired tiers and the levels of a taller ladder. They are recognized only by names
+that tarry itself would create, so that a second installation whose prefix begins with ours, a relay queue, a held queue
+or a user's own queue is never mistaken for one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tarry.core.names import Destination, Names
+from tarry.core.names import Destination, Holder, Names
 from tarry.topology.blueprint import blueprint, destination_blueprint, held_queue
-from tarry.topology.left_over import tier_role
+from tarry.topology.live import Live
 from tarry.topology.model import Topology
-from tarry.topology.objects import Blueprint, Queue
+from tarry.topology.objects import Blueprint, Exchange, Queue, Role
+
+
+def tier_role(names: Names, queue: str) -> Role | None:
+    """`tier`, `ladder` or None, from the name alone."""
+    found = names.parse(queue)
+    if found is None or found.delay is None:
+        return None
+    return "tier" if found.level is None else "ladder"
+
+
+def left_over_queues(names: Names, wanted: Blueprint, live: Live) -> Iterator[Queue]:
+    known = {queue.name for queue in wanted.queues}
+    for name, queue in sorted(live.queues.items()):
+        role = tier_role(names, name)
+        if role is not None and name not in known:
+            yield Queue(name, queue.arguments, role, queue.durable)
+
+
+def left_over_exchanges(names: Names, wanted: Blueprint, live: Live) -> Iterator[Exchange]:
+    known = {exchange.name for exchange in wanted.exchanges}
+    for name, exchange in sorted(live.exchanges.items()):
+        if names.is_ladder_exchange(name) and name not in known:
+            yield exchange
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The topology's blueprint with its names and the vhost, which the mending commands need."""
+    """The topology's blueprint, with its names and with the vhost, which the suggested commands need."""
 
     topology: Topology
     names: Names
@@ -25,15 +54,18 @@ class Expected:
         return cls(topology, topology.broker_names, blueprint(topology), vhost)
 
     def is_ours(self, name: str) -> bool:
-        """In the blueprint, or a relay, a held queue or a retired tier: everything whose settings matter to a retry."""
+        """Whether the name is in the blueprint, or is a relay, a held queue or a retired tier.
+
+        These are all the queues and exchanges whose settings can affect a retry.
+        """
         known = {part.name for part in self.blueprint.parts}
         return name in known or tier_role(self.names, name) is not None or self._serves_destination(name)
 
     def _serves_destination(self, name: str) -> bool:
-        return name.startswith((f"{self.names.prefix}relay.", f"{self.names.prefix}held."))
+        return self.names.destination_label(name) is not None
 
     def relay_of(self, destination: Destination) -> Queue | None:
         return next(iter(destination_blueprint(self.names, destination).queues), None)
 
-    def held_of(self, destination: Destination) -> Queue:
-        return held_queue(self.names, destination)
+    def held_of(self, holder: Holder) -> Queue:
+        return held_queue(self.names, holder)

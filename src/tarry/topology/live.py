@@ -1,4 +1,4 @@
-"""The live broker, read once into the same objects that the files are made of. Everything after this is pure."""
+"""Reads the live broker once, into the same types that the blueprint consists of. Everything after this is pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast
 
-from tarry.broker.management import Management
+from tarry.amqp.management import Management
 from tarry.core.names import Names
 from tarry.errors import BrokerError, BrokerUnreachableError
+from tarry.topology.broker_policies import BrokerPolicy
 from tarry.topology.objects import Arguments, Binding, Exchange, Queue
-from tarry.topology.policies import BrokerPolicy
 from tarry.topology.record import DIGEST, ApplyRecord, newest
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A snapshot of one vhost. None means: this user may not read it."""
+    """A snapshot of one vhost. None means that this user is not allowed to read it."""
 
     version: tuple[int, ...]
     exchanges: Mapping[str, Exchange] = field(default_factory=dict)
@@ -28,14 +28,14 @@ class Live:
     operator_policies: tuple[BrokerPolicy, ...] | None = ()
     feature_flags: Mapping[str, str] | None = field(default_factory=dict)
     depths: Mapping[str, int] = field(default_factory=dict)
-    """Messages in each queue, up to five seconds old; those being dead-lettered right now are counted."""
+    """Messages in each queue, up to five seconds old; includes messages that are being dead-lettered."""
     unread: Mapping[str, str] = field(default_factory=dict)
     """What could not be read, and why."""
     records: Mapping[str, tuple[ApplyRecord, ...]] = field(default_factory=dict)
-    """What was applied, by the exchange that holds the record: one for each prefix."""
+    """The apply records, by the exchange that holds them: one exchange for each prefix."""
 
     def applied(self, names: Names) -> ApplyRecord | None:
-        """The record of the last apply; None if there was none, or an older tarry did it."""
+        """The record of the last apply; None if there was none, or if an older tarry did it."""
         return newest(self.records.get(names.applied, ()))
 
     def bindings_to(self, queue: str) -> list[Binding]:
@@ -50,7 +50,7 @@ class Live:
 
 
 def read_live(management: Management) -> Live:
-    """Exchanges, queues and bindings must be readable; the rest is noted as unread when the user may not see it."""
+    """Exchanges, queues and bindings must be readable; anything else that the user may not read is noted as unread."""
     unread: dict[str, str] = {}
 
     def optional(what: str, read: Callable[[], T]) -> T | None:
@@ -96,7 +96,7 @@ def exchange_from(about: Mapping[str, Any]) -> Exchange:
 
 
 def queue_from(about: Mapping[str, Any]) -> Queue:
-    """The type is an argument only when it was given as one: a classic queue of an older broker has none."""
+    """The queue type is an argument only if it was declared as one: a classic queue of an older broker has none."""
     arguments = {"x-queue-type": about.get("type", "classic")} | about["arguments"]
     return Queue(about["name"], Arguments.read(arguments), durable=about["durable"])
 

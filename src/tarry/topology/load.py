@@ -1,18 +1,98 @@
-"""Reads topology/ and reports every mistake at once, with file, key and what would be right."""
+"""Loads a topology folder, and reports each validation error as one line: what is wrong, and what would be valid."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from tarry.errors import TopologyError
-from tarry.topology.mistakes import messages, short, without_echoes
-from tarry.topology.model import POLICY_PROBLEMS, Topology
-from tarry.topology.source import Source
+from tarry.topology.model import POLICY_PROBLEMS, Source, Topology
 from tarry.topology.toml_file import BadFileError, read_toml
+
+Location = Sequence[int | str]
+
+ALPHABETS = {
+    "name": "use small letters, digits, `.`, `_` and `-`, and start with a letter or digit",
+    "prefix": "use letters, digits, `.`, `_`, `:` and `-`, 64 at the most",
+}
+"""The patterns of these fields, described in words."""
+
+LONGEST_QUOTE = 80
+
+
+def validation_messages(problem: ErrorDetails) -> list[str]:
+    """One message for each mistake; the check of a whole table can find several."""
+    location = problem["loc"]
+    match problem["type"]:
+        case "extra_forbidden":
+            return [f"no such key{suggestion(location)}"]
+        case "missing":
+            return [f"is missing: {description(location)}"]
+        case "value_error":
+            return problem["msg"].removeprefix("Value error, ").splitlines()
+        case "string_pattern_mismatch":
+            return [f"`{short(problem['input'])}`: {ALPHABETS.get(str(location[-1]), problem['msg'])}"]
+        case _:
+            return [f"`{short(problem['input'])}`: {problem['msg'].replace('Input should', 'should')}"]
+
+
+def short(given: object) -> str:
+    """Formats any value in one line."""
+    text = " ".join(str(given).split())
+    return text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 1] + "…"
+
+
+def without_echoes(problems: list[ErrorDetails]) -> Iterator[ErrorDetails]:
+    """Drops errors that only repeat others: a list whose entries are all invalid is also reported as too short."""
+    for problem in problems:
+        inside = (other["loc"][: len(problem["loc"])] for other in problems if len(other["loc"]) > len(problem["loc"]))
+        if problem["type"] != "too_short" or problem["loc"] not in inside:
+            yield problem
+
+
+def suggestion(location: Location) -> str:
+    """`; did you mean schedule?`, or a list of all valid keys."""
+    keys = sorted(known_keys(location[:-1]))
+    close = get_close_matches(str(location[-1]), keys, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean `{close[0]}`?"
+    return f"; known here: {', '.join(keys)}" if keys else ""
+
+
+def known_keys(location: Location) -> set[str]:
+    model = model_at(location)
+    return set() if model is None else {field.alias or name for name, field in model.model_fields.items()}
+
+
+def description(location: Location) -> str:
+    model = model_at(location[:-1])
+    fields = {} if model is None else {field.alias or name: field for name, field in model.model_fields.items()}
+    found = fields.get(str(location[-1]))
+    return (found.description if found is not None else None) or "give it a value"
+
+
+def model_at(location: Location) -> type[BaseModel] | None:
+    """The model that validates the table at this location in the file."""
+    model: type[BaseModel] | None = Topology
+    for key in location:
+        if isinstance(key, int) or model is None:
+            continue
+        fields = {field.alias or name: field for name, field in model.model_fields.items()}
+        model = _model_in(fields[key].annotation) if key in fields else None
+    return model
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """`Backoff | None` → Backoff, `tuple[Policy, ...]` → Policy."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
+
 
 MAIN_FILE = "tarry.toml"
 POLICY_FOLDER = "policies"
@@ -20,13 +100,13 @@ MOST_TOLD = 50
 
 
 def shipped() -> Path:
-    """The topology that comes with tarry: a copy inside an installed package, or the folder of this checkout."""
+    """The topology that is shipped with tarry: inside an installed package, or the folder of this checkout."""
     inside = Path(__file__).parent / "shipped"
     return inside if inside.is_dir() else Path(__file__).parents[3] / "topology"
 
 
 def main_file(folder: Path) -> Path:
-    """Raises if there is none."""
+    """The path of the main file; raises if it does not exist."""
     main = folder / MAIN_FILE
     if not _is_there(main):
         raise TopologyError(
@@ -37,7 +117,7 @@ def main_file(folder: Path) -> Path:
 
 
 def load(folder: Path) -> Topology:
-    """The whole topology in `folder`, or one TopologyError that lists all that is wrong with it."""
+    """The whole topology in `folder`; raises one TopologyError that lists everything that is wrong with it."""
     sources = _Sources(folder)
     try:
         return Topology.model_validate(sources.data).read_from(sources.source)
@@ -46,13 +126,13 @@ def load(folder: Path) -> Topology:
 
 
 def _readable(problems: list[str]) -> list[str]:
-    """All at once, as long as there is somebody who reads all."""
+    """All problems up to MOST_TOLD, then a count: nobody reads an endless list."""
     more = len(problems) - MOST_TOLD
-    return problems if more <= 0 else [*problems[:MOST_TOLD], f"… and {more:,} mistakes more"]
+    return problems if more <= 0 else [*problems[:MOST_TOLD], f"… and {more:,} more errors"]
 
 
 class _Sources:
-    """The files as one mapping, with a memory of which file each policy came from."""
+    """The files as one mapping; remembers which file each policy came from."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -87,7 +167,7 @@ class _Sources:
                 found = (f"{self._place(('policy', place))}: {text}" for place, text in problem["ctx"]["problems"])
                 yield from dict.fromkeys(found)
                 continue
-            for message in messages(problem):
+            for message in validation_messages(problem):
                 yield f"{self._place(problem['loc'])}: {message}"
 
     @property
@@ -95,7 +175,7 @@ class _Sources:
         return Source(self._folder, tuple(path for path, _ in self._origin), self._folder.absolute() == shipped())
 
     def rank(self, line: str) -> bool:
-        """The main file first; within a file, as found."""
+        """Sorts problems in the main file first; within a file, the order stays."""
         return not line.startswith(str(self._folder / MAIN_FILE))
 
     def _place(self, location: Sequence[int | str]) -> str:
@@ -107,7 +187,7 @@ class _Sources:
 
 
 def _is_there(path: Path) -> bool:
-    """A link that leads nowhere is there, and cannot be read."""
+    """A broken link counts as present: it exists and cannot be read."""
     return path.is_symlink() or path.exists()
 
 
@@ -128,6 +208,6 @@ def _policies_in(data: dict[str, Any], path: Path, problems: list[str]) -> list[
 
 
 def _spell(keys: list[int | str]) -> Iterator[str]:
-    """List positions count from one, as people do."""
+    """List positions count from one."""
     for key in keys:
         yield f"entry {key + 1}" if isinstance(key, int) else short(key)

@@ -1,8 +1,11 @@
-"""What the files in topology/ say, as one checked model."""
+"""The topology files as models: names, ladder, destinations and policies, with validation."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Self, TypeVar
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -12,9 +15,24 @@ from tarry.core.decide import Rulebook
 from tarry.core.duration_field import Duration
 from tarry.core.durations import humanise
 from tarry.core.ladder import Ladder
-from tarry.core.names import Names
+from tarry.core.names import DEFAULT_PREFIX, DEFAULT_REVIEW_QUEUE, Names, default_scheduled
 from tarry.core.policy import Glob, Model, Policy
-from tarry.topology.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The folder that a topology was read from, and the files of its policies in order."""
+
+    folder: Path
+    policy_files: tuple[Path, ...] = ()
+    is_shipped: bool = False
+    """Whether it is the topology that is shipped with tarry."""
+
+    @property
+    def path(self) -> str:
+        """The absolute path of the folder."""
+        return os.path.abspath(self.folder)  # noqa: PTH100 - without following links, as pathlib would
+
 
 T = TypeVar("T")
 DeathReason = Literal["rejected", "delivery_limit", "expired", "maxlen"]
@@ -30,24 +48,24 @@ POLICY_PROBLEMS = "policy_problems"
 
 
 class NamesSection(Model):
-    """What things are called on the broker."""
+    """The names of queues and exchanges on the broker."""
 
     prefix: str = Field(
-        "retry.",
+        DEFAULT_PREFIX,
         pattern=r"^[A-Za-z0-9_.:-]{1,64}$",
         description="Starts the name of every queue and exchange of this installation; two prefixes can share a vhost.",
     )
     scheduled: str = Field(
-        default_factory=lambda given: f"{given.get('prefix', 'retry.')}scheduled",
+        default_factory=lambda given: default_scheduled(given.get("prefix", DEFAULT_PREFIX)),
         min_length=1,
         max_length=LONGEST_SERVICE_NAME,
         description="The queue of retry requests; default: the prefix and `scheduled`.",
     )
     review: str = Field(
-        "manual-review.pending",
+        DEFAULT_REVIEW_QUEUE,
         min_length=1,
         max_length=LONGEST_SERVICE_NAME,
-        description="The queue in which a person decides about what retries did not mend.",
+        description="The queue of messages that retries did not help; an operator decides about them.",
     )
 
     @property
@@ -57,12 +75,10 @@ class NamesSection(Model):
     @model_validator(mode="after")
     def _distinct(self) -> Self:
         names = self.broker_names
-        taken = {names.audit, names.cancelled, names.unroutable, names.relay}
-        stems = tuple(f"{self.prefix}{kind}." for kind in ("delay", "ladder", "relay", "held"))
         wrong = [
             f"`{name}` is the name of another of tarry's queues: choose a different one"
             for name in (self.scheduled, self.review)
-            if name in taken or name.startswith(stems)
+            if names.is_taken(name)
         ]
         if self.scheduled == self.review:
             wrong.append(f"scheduled and review are both `{self.review}`: they must differ")
@@ -70,7 +86,7 @@ class NamesSection(Model):
 
 
 class LadderSection(Model):
-    """The odometer of tiers that adds up to any delay. Its shape cannot change while messages are on their way."""
+    """The tiers whose waits add up to any delay. Its shape cannot change while messages are in flight."""
 
     granularity: Duration = Field(125, ge=1, description="The shortest wait, and the step of all others.")
     radix: int = Field(8, ge=2, le=32, description="Steps per level: more means fewer hops and more queues.")
@@ -80,7 +96,7 @@ class LadderSection(Model):
     def _broker_can_hold_it(self) -> Self:
         longest = Ladder(self.granularity, self.radix, self.levels).ttl(self.levels - 1, self.radix - 1)
         too_long = f"its longest tier would wait {humanise(longest)}, and a broker holds {humanise(LONGEST_TTL)}"
-        return _or_raise(self, [f"{too_long}: take fewer levels"] if longest > LONGEST_TTL else [])
+        return _or_raise(self, [f"{too_long}: use fewer levels"] if longest > LONGEST_TTL else [])
 
 
 class Topology(Model):
@@ -88,10 +104,10 @@ class Topology(Model):
 
     names: NamesSection = Field(default_factory=NamesSection, description="The names of queues and exchanges.")
     ladder: LadderSection = Field(
-        default_factory=LadderSection, description="The odometer of tiers that adds up to any delay."
+        default_factory=LadderSection, description="The tiers whose waits add up to any delay."
     )
     destinations: tuple[Glob, ...] = Field(
-        ("*",), description="Globs: queues that a request may name and that are bound on first sight."
+        ("*",), description="Globs: queues that a request may name and that are bound when first seen."
     )
     failures: tuple[DeathReason, ...] = Field(
         ("rejected", "delivery_limit"), description="Dead-letter reasons that count as a failure; others go to review."
@@ -104,7 +120,7 @@ class Topology(Model):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """By policy, so that whoever reads the files can name the file of each problem."""
+        """Groups problems by policy, so that the loader can name the file of each."""
         times = Counter(policy.name for policy in self.policies)
         wrong = [
             (place, problem)
@@ -132,7 +148,7 @@ class Topology(Model):
 
     @property
     def source(self) -> Source | None:
-        """The folder it was read from; None for one that was made without files."""
+        """The folder that it was read from; None if it was created without files."""
         return self._source
 
     def read_from(self, source: Source) -> Self:
@@ -156,7 +172,7 @@ class Topology(Model):
 
     @property
     def rules(self) -> Rulebook:
-        """What the router decides by, time scale applied."""
+        """The rules for the router, with the time scale applied."""
         policies = (
             tuple(policy.scaled(self.time_scale) for policy in self.policies) if self.time_scale != 1 else self.policies
         )
@@ -165,7 +181,7 @@ class Topology(Model):
 
 
 def _or_raise(model: T, wrong: list[str]) -> T:
-    """All of a model's mistakes at once, one a line."""
+    """Raises one error with all problems, one per line."""
     if wrong:
         raise ValueError("\n".join(wrong))
     return model

@@ -1,4 +1,7 @@
-"""The three things a topology is made of on a broker. Values compare by content, so plans are set differences."""
+"""The three kinds of objects that a topology consists of on a broker: exchanges, queues and bindings.
+
+They compare by content, so plans are set differences.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ Scalar = str | int | float | bool
 Role = Literal["tier", "ladder", "relay", "held", "work", "record"]
 
 HARMLESS_ARGUMENTS = frozenset({"x-queue-leader-locator", "x-quorum-initial-group-size", "x-quorum-target-group-size"})
-"""Where a queue's replicas live is the operator's choice; it changes nothing that tarry relies on."""
+"""The placement of a queue's replicas is the operator's choice; it does not affect anything that tarry relies on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """An immutable mapping that hashes: the x-arguments of a queue, exchange or binding."""
+    """An immutable, hashable mapping: the x-arguments of a queue, exchange or binding."""
 
     items: tuple[tuple[str, Scalar], ...] = ()
 
@@ -26,7 +29,7 @@ class Arguments:
 
     @classmethod
     def read(cls, arguments: Mapping[str, Scalar]) -> Arguments:
-        """As the broker reports them; what tarry does not care about is left out."""
+        """Reads the arguments that the broker reports; drops those that tarry does not depend on."""
         return cls(tuple(sorted(item for item in arguments.items() if item[0] not in HARMLESS_ARGUMENTS)))
 
     def __iter__(self) -> Iterator[tuple[str, Scalar]]:
@@ -54,7 +57,7 @@ class Exchange:
         return None if found is None else str(found)
 
     def properties(self) -> dict[str, Scalar]:
-        """All that must be equal on the broker, by the names people know."""
+        """Everything that must be equal on the broker, by its usual name."""
         return {"type": self.type, "durable": self.durable, "internal": self.internal, **self.arguments.as_dict()}
 
 
@@ -80,7 +83,7 @@ class Queue:
         return None if found is None else str(found)
 
     def properties(self) -> dict[str, Scalar]:
-        """All that must be equal on the broker, by the names people know."""
+        """Everything that must be equal on the broker, by its usual name."""
         return {"durable": self.durable, **self.arguments.as_dict()}
 
 
@@ -99,7 +102,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """A whole topology, each part in an order that is safe to declare one after the other."""
+    """A whole topology, with its objects in an order in which they can safely be declared."""
 
     exchanges: tuple[Exchange, ...]
     queues: tuple[Queue, ...]
@@ -107,7 +110,7 @@ class Blueprint:
 
     @property
     def parts(self) -> tuple[Exchange | Queue, ...]:
-        """All that has a name."""
+        """All objects that have a name: exchanges and queues."""
         return (*self.exchanges, *self.queues)
 
     def __len__(self) -> int:

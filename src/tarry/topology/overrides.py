@@ -1,4 +1,4 @@
-"""What the environment may change of the topology: the names and numbers that the invoice platform set there."""
+"""Environment variables that override parts of the topology: the names and numbers that the invoice platform sets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Overrides:
     cap_ms: int | None = None
 
     def apply(self, topology: Topology) -> Topology:
-        """The topology as this environment wants it; every command must see the same."""
+        """The topology with these overrides; every command must use the same."""
         names = self.names(topology.names)
         if (self.max_retries, self.base_ms, self.cap_ms) == (None, None, None):
             return topology.model_copy(update={"names": names})
@@ -39,7 +39,7 @@ class Overrides:
         return topology.model_copy(update={"names": names, "policies": policies})
 
     def names(self, names: NamesSection) -> NamesSection:
-        """Those of the files, as this environment wants them."""
+        """The names of the files with these overrides."""
         wanted = {"scheduled": self.scheduled, "review": self.review}
         given = {key: value for key, value in wanted.items() if value is not None}
         try:

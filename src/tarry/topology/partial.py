@@ -1,7 +1,7 @@
-"""Topology files that hold a mistake, for commands that need no more of them than the names of queues and exchanges.
+"""Reads the names of queues and exchanges from topology files that contain errors.
 
-A command that acts on wrong names could act on another installation. So the names count as known only if the files
-leave no doubt about them.
+For commands that need only these names. A command that uses wrong names could act on another installation, so the names
+count as known only if the files define them unambiguously.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _KEYS = {field.alias or name for name, field in Topology.model_fields.items()}
 
 @dataclass(frozen=True, slots=True)
 class NamesOnly:
-    """In place of a topology whose files hold mistakes."""
+    """Replaces a topology whose files contain errors."""
 
     broker_names: Names
     error: TopologyError
     certain: bool
-    """False: the files do not tell the names, and these are the defaults."""
+    """False if the files do not determine the names; these are then the defaults."""
 
 
 def whole(files: Topology | NamesOnly) -> Topology:
-    """For what needs more than names: raises what is wrong with the files."""
+    """For callers that need more than names: returns the topology, or raises the error in the files."""
     if isinstance(files, NamesOnly):
         raise files.error
     return files
 
 
 def load_names(folder: Path) -> NamesSection | None:
-    """What the main file says of names; None if that cannot be told. Raises if there is no such file."""
+    """The names section of the main file; None if it cannot be determined. Raises if the file does not exist."""
     try:
         text = read_text(main_file(folder))
         found = _names_in(text)
@@ -64,7 +64,7 @@ def _names_in(text: str) -> dict[str, Any] | None:
 
 
 def _names_in_part(text: str) -> dict[str, Any] | None:
-    """Of a text that is no TOML as a whole: the table [names], if it is the only place that has to do with names."""
+    """For text that is not valid TOML as a whole: the table [names], if nothing else in the text refers to names."""
     text = _COMMENT.sub("", text)
     if not _ANY_NAME.search(text):
         return {}

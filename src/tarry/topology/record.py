@@ -1,8 +1,8 @@
-"""The record of the last apply, kept in the vhost itself: which topology, from where, when.
+"""The record of the last apply, stored in the vhost itself: which topology, from where, when.
 
-It is a binding with arguments, on an exchange of its own that no message passes. A binding can be replaced, is written
-with the rights that apply has anyway, and is exported and imported with the vhost's definitions. Why it is kept this
-way: docs/adr/0018-the-applied-topology-is-recorded-in-a-binding.md.
+It is a binding with arguments, on a separate exchange that no message passes through. A binding can be replaced, is
+written with permissions that apply needs anyway, and is exported and imported with the vhost's definitions. For the
+reasons see docs/adr/0018-the-applied-topology-is-recorded-in-a-binding.md.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ FOLDER = "tarry-folder"
 HOST = "tarry-host"
 AT = "tarry-applied-at"
 KEY = "applied"
-"""Without the `~` of the other keys: the management API cannot list a binding with both a `~` in its key and arguments,
-and then lists none at all (500, RabbitMQ 3.10 and 4.3)."""
+"""Does not begin with `~` like the other keys: the management API fails to list a binding with both a `~` in its key
+and arguments, and then lists no bindings at all (status 500, RabbitMQ 3.10 and 4.3)."""
 
 SHOWN = 12
-"""Characters of a digest that people get to see."""
+"""The number of characters of a digest that are displayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyRecord:
-    """The arguments of the binding, as they are on the broker: anybody with the rights can have written them."""
+    """The arguments of the binding, as read from the broker. Not trusted: any user with permission can write them."""
 
     arguments: Arguments
 
     @classmethod
     def of(cls, topology: Topology) -> ApplyRecord:
-        """A record of applying this topology, here and now."""
+        """A record for applying this topology on this host, now."""
         source = topology.source
         about = {DIGEST: digest(topology), HOST: socket.gethostname(), AT: datetime.now(UTC).isoformat()}
         return cls(Arguments.read(about | ({FOLDER: source.path} if source is not None else {})))
@@ -51,7 +51,7 @@ class ApplyRecord:
 
     @property
     def folder(self) -> str:
-        """Empty where no files were applied."""
+        """Empty if the topology did not come from files."""
         return self._text(FOLDER)
 
     @property
@@ -79,7 +79,7 @@ class ApplyRecord:
 
 
 def digest(topology: Topology) -> str:
-    """Equal for files that mean the same: comments, descriptions and defaults that are written out do not count."""
+    """Equal for equivalent files: comments, descriptions and explicitly written defaults do not count."""
     content = topology.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     content["policy"] = [
         {key: of for key, of in policy.items() if key != "description"} for policy in content["policy"]
@@ -87,23 +87,41 @@ def digest(topology: Topology) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class TopologySource:
+    """Which topology an answer is for."""
+
+    folder: str | None
+    """null if it did not come from files."""
+    digest: str
+    is_shipped: bool = False
+
+    @classmethod
+    def of(cls, topology: Topology) -> TopologySource:
+        source = topology.source
+        return cls(source.path if source else None, digest(topology), source is not None and source.is_shipped)
+
+    def __str__(self) -> str:
+        """`/srv/topology (digest 3fa1b2c4d5e6)`."""
+        short = self.digest[:SHOWN]
+        if self.folder is None:
+            return f"without files (digest {short})"
+        return f"{self.folder} ({'shipped with tarry, ' if self.is_shipped else ''}digest {short})"
+
+
 def described(topology: Topology) -> str:
-    """`/srv/topology (digest 3fa1b2c4d5e6)`."""
-    source, short = topology.source, digest(topology)[:SHOWN]
-    if source is None:
-        return f"without files (digest {short})"
-    return f"{source.path} ({'shipped with tarry, ' if source.is_shipped else ''}digest {short})"
+    return str(TopologySource.of(topology))
 
 
 def newest(records: Iterable[ApplyRecord]) -> ApplyRecord | None:
-    """Two applies at once can leave two."""
+    """The newest record: two concurrent applies can leave two."""
     return max(records, key=lambda record: record.at or datetime.min.replace(tzinfo=UTC), default=None)
 
 
 def write_record(
     open_channel: BlockingChannel, names: Names, record: ApplyRecord, replaced: Iterable[ApplyRecord]
 ) -> None:
-    """First the new one, then away with those before it: a run cut off in between leaves two, and the newer counts."""
+    """Writes the new record, then deletes the old ones. An interrupted run leaves two, and the newer one counts."""
     # Not internal: RabbitMQ 4.3 exports the bindings of an internal exchange without the exchange, and such a file
     # cannot be imported.
     open_channel.exchange_declare(names.applied, "direct", durable=True)

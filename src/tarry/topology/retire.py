@@ -1,28 +1,56 @@
-"""Takes a tier out of service without losing or hurrying a message: close its entry, wait it out, delete it."""
+"""Drains and prunes retired tiers: unbinds a tier, waits until it is empty, then deletes it.
+
+No single reading proves that a queue is empty. A quorum queue refuses `delete if-empty`. The AMQP message count omits
+messages that are being dead-lettered, and the management API's count, which includes them, is up to five seconds old.
+So an unbound queue counts as empty when the management API has reported it empty for so long that at least one of the
+counts must be recent.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
-from tarry.broker.address import Address
-from tarry.broker.declare import channel
-from tarry.broker.management import Management
+from tarry.amqp.declare import channel
+from tarry.amqp.management import Management
+from tarry.amqp.url import Address
 from tarry.errors import NotDrainableError, TopologyMismatchError
-from tarry.topology.expected import Expected
-from tarry.topology.left_over import tier_role
+from tarry.topology.expected import Expected, left_over_exchanges, left_over_queues, tier_role
 from tarry.topology.live import Live, read_live
 from tarry.topology.model import Topology
 from tarry.topology.objects import Queue
 from tarry.topology.rights import deploy_rights
-from tarry.topology.settle import POLL_SECONDS, Settling
+
+POLL_SECONDS = 1.0
+
+SETTLING_SECONDS = 12.0
+"""More than two counting intervals: the first count may have been taken before the queue was unbound."""
+
+
+@dataclass(slots=True)
+class Settling:
+    """Decides from successive depths whether a queue is empty."""
+
+    seconds: float = SETTLING_SECONDS
+    _empty_since: float | None = None
+
+    def observe(self, depth: int, now: float) -> bool:
+        """True once every depth has been 0 for long enough."""
+        if depth:
+            self._empty_since = None
+            return False
+        if self._empty_since is None:
+            self._empty_since = now
+        return now - self._empty_since >= self.seconds
+
 
 Watch = Callable[[int, float], None]
-"""Called with how many messages are left and how many seconds the wait can still last at most."""
+"""Called with the number of messages left and the maximum number of seconds that the wait can still last."""
 
 
 def drain(topology: Topology, address: Address, name: str, watch: Watch | None = None) -> None:
-    """Closes the entry, waits until the tier's own TTL has carried every message on, then deletes the empty queue."""
+    """Unbinds the tier, waits until its TTL has moved every message on, then deletes the empty queue."""
     tier = close_entry(topology, address, name)
     settling, started, longest = Settling(), time.monotonic(), (tier.ttl_ms or 0) / 1000
     management = Management(address)
@@ -37,7 +65,7 @@ def drain(topology: Topology, address: Address, name: str, watch: Watch | None =
 
 
 def close_entry(topology: Topology, address: Address, name: str) -> Queue:
-    """Unbinds a tier, so that nothing new enters; what it holds leaves in its own time. Gives the tier back."""
+    """Unbinds a tier, so that nothing new enters; messages in it leave when their TTL ends. Returns the tier."""
     live = read_live(Management(address))
     tier = drainable(Expected.of(topology, address.vhost), live, name)
     with channel(address, "topology drain", deploy_rights(topology)) as open_channel:
@@ -47,34 +75,37 @@ def close_entry(topology: Topology, address: Address, name: str) -> Queue:
 
 
 def drainable(expected: Expected, live: Live, name: str) -> Queue:
-    """The live tier, or a refusal that says why it must not be drained."""
-    tier, prefix = live.queues.get(name), expected.names.prefix
-    if tier_role(expected.names, name) is None:
+    """The live tier; raises with the reason if it must not be drained."""
+    tier, names = live.queues.get(name), expected.names
+    if tier_role(names, name) is None:
         raise NotDrainableError(
-            f"{name} is not a tier: only {prefix}delay.* and {prefix}ladder.* queues can be drained."
+            f"{name} is not a tier: only {names.stem('tier')}* and {names.stem('ladder')}* queues can be drained."
         )
     if tier is None:
         raise NotDrainableError(f"There is no queue {name} on the broker: nothing to drain.")
     if tier in expected.blueprint.queues:
         raise NotDrainableError(
-            f"{name} is in use: take its delay out of every policy first, apply, restart the router."
+            f"{name} is in use: remove its delay from every policy first, apply, restart the router."
         )
     if not leads_home(expected, live, tier):
         raise TopologyMismatchError(
-            f"{name} dead-letters to {tier.dead_letters_to or 'nothing'}, which does not lead home: what it holds "
+            f"{name} dead-letters to {tier.dead_letters_to or 'nothing'}, which does not lead back: its messages "
             "would be lost when it expires. Move its messages by hand (a shovel), then delete it."
         )
     return tier
 
 
 def leads_home(expected: Expected, live: Live, tier: Queue) -> bool:
-    """Whether what expires here goes on to one of tarry's own exchanges."""
+    """Whether messages that expire here are dead-lettered to one of tarry's own exchanges."""
     target = tier.dead_letters_to
-    return target is not None and target.startswith(expected.names.prefix) and target in live.exchanges
+    return target is not None and expected.names.has_prefix(target) and target in live.exchanges
 
 
 def delete_empty(topology: Topology, address: Address, names: Collection[str]) -> None:
-    """The last look, over AMQP and fresh: a message that someone put there straight by the queue's name stops it."""
+    """Deletes the queues after a last count over AMQP, which is current.
+
+    It stops at a queue that has messages again, which someone published directly to its name, or consumers.
+    """
     if not names:
         return
     with channel(address, "topology prune", deploy_rights(topology)) as open_channel:
@@ -83,17 +114,93 @@ def delete_empty(topology: Topology, address: Address, names: Collection[str]) -
             if state.message_count or state.consumer_count:
                 raise TopologyMismatchError(
                     f"{name} was about to be deleted and has {state.message_count} messages and "
-                    f"{state.consumer_count} consumers again: somebody uses it by name. It was left as it is."
+                    f"{state.consumer_count} consumers again: somebody uses it by name. It was not deleted."
                 )
             open_channel.queue_delete(name)
 
 
 def _depth_of_closed(management: Management, name: str) -> int:
-    """How much is in there; an entry that was opened again meanwhile would make the wait endless."""
+    """The depth of the queue. Raises if the queue was bound again meanwhile, because the wait would then never end."""
     entries = [about["source"] for about in management.queue_bindings(name) if about["source"]]
     if entries:
         raise TopologyMismatchError(
             f"{name} was bound to {entries[0]} again while it was drained: somebody applied a topology that still has "
-            "it. Settle on one topology, then drain again."
+            "it. Decide on one topology, then drain again."
         )
     return next((int(about.get("messages") or 0) for about in management.queues() if about["name"] == name), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedTiers:
+    """What was deleted, and what was kept for which reason."""
+
+    deleted: tuple[str, ...] = ()
+    kept: dict[str, str] = field(default_factory=dict)
+
+
+def prune(
+    topology: Topology, address: Address, watch: Watch | None = None, only: Collection[str] | None = None
+) -> PrunedTiers:
+    """Deletes every retired tier that is empty and unbound, then every level of the ladder that nothing uses.
+
+    `only` are the names that may be deleted; None allows all.
+    """
+    expected, management = Expected.of(topology, address.vhost), Management(address)
+    settlings: dict[str, Settling] = {}
+    while True:
+        kept = {
+            name: reason or _not_confirmed(name, only)
+            for name, reason in reasons_to_keep(expected, read_live(management)).items()
+        }
+        empty = sorted(name for name, reason in kept.items() if reason is None)
+        settlings = {name: settlings.get(name, Settling()) for name in empty}
+        settled = {name: settling.observe(0, time.monotonic()) for name, settling in settlings.items()}
+        if all(settled.values()):
+            break
+        if watch is not None:
+            watch(0, SETTLING_SECONDS)
+        time.sleep(POLL_SECONDS)
+    delete_empty(topology, address, empty)
+    unused = [name for name in unused_levels(expected, read_live(management)) if only is None or name in only]
+    levels = _delete_unused_levels(topology, address, unused)
+    return PrunedTiers((*empty, *levels), {name: reason for name, reason in kept.items() if reason is not None})
+
+
+def prunable(expected: Expected, live: Live) -> list[str]:
+    """What prune would delete now."""
+    tiers = [name for name, reason in reasons_to_keep(expected, live).items() if reason is None]
+    return [*sorted(tiers), *unused_levels(expected, live)]
+
+
+def reasons_to_keep(expected: Expected, live: Live) -> dict[str, str | None]:
+    """Every retired tier with the reason to keep it, or None if it can be deleted."""
+    retired = left_over_queues(expected.names, expected.blueprint, live)
+    return {queue.name: _reason_to_keep(live, queue.name) for queue in retired}
+
+
+def _reason_to_keep(live: Live, name: str) -> str | None:
+    entries, depth = live.bindings_to(name), live.depths.get(name, 0)
+    if entries:
+        return f"still bound to {entries[0].source}: tarry topology drain {name}"
+    return f"still holds {depth} messages, which leave when they expire" if depth else None
+
+
+def _not_confirmed(name: str, only: Collection[str] | None) -> str | None:
+    return None if only is None or name in only else "became empty after the confirmation: run prune again"
+
+
+def unused_levels(expected: Expected, live: Live) -> list[str]:
+    """Levels to which no queue dead-letters, that no exchange has as its alternate, and that no binding touches."""
+    used = {queue.dead_letters_to for queue in live.queues.values()}
+    used |= {exchange.alternate for exchange in live.exchanges.values()}
+    used |= {end for binding in live.bindings for end in (binding.source, binding.destination)}
+    retired = left_over_exchanges(expected.names, expected.blueprint, live)
+    return [level.name for level in retired if level.name not in used]
+
+
+def _delete_unused_levels(topology: Topology, address: Address, levels: list[str]) -> list[str]:
+    if levels:
+        with channel(address, "topology prune", deploy_rights(topology)) as open_channel:
+            for name in levels:
+                open_channel.exchange_delete(name, if_unused=True)
+    return levels

@@ -1,7 +1,8 @@
-"""The least that each of tarry's two users needs, as the three patterns of `rabbitmqctl set_permissions`.
+"""The minimal permissions of tarry's two broker users, as the three patterns of `rabbitmqctl set_permissions`.
 
 The deploy user declares tarry's queues and exchanges and binds destinations to them. The router user configures
-nothing: it publishes into the way out, reads its own queues, and binds a destination on first sight, a cancel, a hold.
+nothing: it publishes to tarry's exchanges, consumes its own queues, and creates bindings for a destination seen for the
+first time, for a cancellation and for a pause.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import fnmatch
 import re
 
-from tarry.broker.declare import Rights
+from tarry.amqp.declare import Rights
+from tarry.core.names import GATE_KINDS
 from tarry.topology.model import Topology
 from tarry.topology.partial import NamesOnly
 
@@ -17,7 +19,7 @@ NOTHING = "^$"
 
 
 def deploy_rights(topology: Topology) -> Rights:
-    """Binding needs `write` on what is bound, so the destinations are in there; so does the probe of `tarry attach`."""
+    """Includes the destinations: binding needs `write` on the bound queue, and so does the probe of `tarry attach`."""
     ours = _ours(topology)
     return Rights(
         configure=_any_of(ours),
@@ -33,7 +35,9 @@ def router_rights(topology: Topology) -> Rights:
     bound = [names.cancelled, names.scheduled, names.review_queue]
     consumed = [names.scheduled, names.audit, names.cancelled, names.unroutable, names.review_queue]
     sources = [names.deliver, names.cancelled_gate, names.held_gate, names.released_gate]
-    held = re.escape(f"{names.prefix}held.") + ".*"
+    sources += [names.recheck_cancelled, names.recheck_held]
+    sources += [exchange for kind in GATE_KINDS for exchange in (names.gate(kind), names.recheck_gate(kind))]
+    held = f"({re.escape(names.stem('held'))}|{re.escape(names.stem('gate'))}).*"
     return Rights(
         configure=NOTHING,
         write=_any_of([*map(re.escape, dict.fromkeys([*exchanges, *bound])), held, *_destinations(topology)]),
@@ -42,18 +46,18 @@ def router_rights(topology: Topology) -> Rights:
 
 
 def known_router_rights(files: Topology | NamesOnly) -> Rights | None:
-    """None where the files do not tell the destinations."""
+    """None if the files do not determine the destinations."""
     return None if isinstance(files, NamesOnly) else router_rights(files)
 
 
 def _ours(topology: Topology) -> list[str]:
     names = topology.broker_names
-    others = [name for name in (names.scheduled, names.review_queue) if not name.startswith(names.prefix)]
+    others = [name for name in (names.scheduled, names.review_queue) if not names.has_prefix(name)]
     return [re.escape(names.prefix) + ".*", *map(re.escape, others)]
 
 
 def _destinations(topology: Topology) -> list[str]:
-    """Globs as patterns that Erlang reads too, without the wrapping that only Python knows."""
+    """The globs as patterns that Erlang also accepts, without the wrapper that only Python supports."""
     return [re.sub(r"^\(\?s:(.*)\)\\[Zz]$", r"\1", fnmatch.translate(glob)) for glob in topology.destinations]
 
 

@@ -1,4 +1,4 @@
-"""A JSON schema of the topology files, for editors: completion, and a red line under a typo."""
+"""A JSON schema of the topology files, for completion and error highlighting in editors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TITLE = "tarry topology"
 
 
 def schema_text() -> str:
-    """The same for tarry.toml and for the files in policies/, so no key is required at the top."""
+    """One schema for tarry.toml and for the files in policies/, so no top-level key is required."""
     schema = Topology.model_json_schema(by_alias=True)
     schema.pop("required", None)
     for model in (schema, *schema["$defs"].values()):
@@ -23,7 +23,7 @@ def schema_text() -> str:
 
 
 def _as_written(field: dict[str, Any]) -> None:
-    """Durations are held as milliseconds and written as text; a title that repeats the key says nothing."""
+    """Durations are stored as milliseconds and written as text. A title that only repeats the key is removed."""
     field.pop("title", None)
     if field.get("type") == "string" and isinstance(field.get("default"), int):
         field["default"] = format_duration(field["default"])

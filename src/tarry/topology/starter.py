@@ -1,4 +1,4 @@
-"""A topology folder of one's own: a copy of the shipped one, with a comment that says what it is."""
+"""Creates a topology folder for the user: a copy of the shipped one, with an explanatory comment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEADER = """\
 # The topology of one installation of tarry, to edit and to keep in version control:
 #
 #   tarry.toml       what things are called on the broker, the ladder, which queues may be retried (this file)
-#   policies/*.toml  how retries go; read in the order of the file names, and the first policy that matches decides
+#   policies/*.toml  how messages are retried; read in the order of the file names, the first matching policy applies
 #   schema.json      what an editor needs to complete and check these files
 #
 # Set TARRY_TOPOLOGY to this folder wherever tarry runs. After a change:
@@ -23,7 +23,7 @@ HEADER = """\
 
 
 def write_starter(folder: Path) -> list[Path]:
-    """Writes the files and returns their paths; a folder that holds anything is refused, and nothing is overwritten."""
+    """Writes the files and returns their paths. Refuses a folder that is not empty; overwrites nothing."""
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise SettingsError(
@@ -42,7 +42,7 @@ def _files() -> list[tuple[Path, str]]:
 
 
 def _with_header(path: Path, text: str) -> str:
-    """After the first line, which names the schema to editors."""
+    """Inserts the comment after the first line, which names the schema for editors."""
     if path.name != MAIN_FILE:
         return text
     first, _, rest = text.partition("\n")

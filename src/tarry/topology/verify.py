@@ -1,12 +1,12 @@
-"""The live broker against the files: a list of small checks over one snapshot, each a pure function."""
+"""Compares the live broker with the files: a list of small checks over one snapshot, each a pure function."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tarry.broker.address import Address
-from tarry.broker.management import Management
-from tarry.topology.checks import broker, files, parts, policies
+from tarry.amqp.management import Management
+from tarry.amqp.url import Address
+from tarry.topology.checks import broker, files, parts, policies, priorities
 from tarry.topology.expected import Expected
 from tarry.topology.findings import Finding
 from tarry.topology.live import Live, read_live
@@ -23,9 +23,12 @@ CHECKS: tuple[Check, ...] = (
     parts.check_foreign_bindings,
     parts.check_relays,
     parts.check_ways_home,
+    priorities.check_return_priorities,
+    priorities.check_waiting_order,
     policies.check_policies,
     policies.check_operator_policies,
     broker.check_binding_count,
+    parts.check_former,
     parts.check_left_over,
     files.check_files,
     files.check_applied,
@@ -34,7 +37,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def verify(topology: Topology, address: Address) -> list[Finding]:
-    """Everything that is not as it should be; no `wrong` among it means the broker can be trusted with retries."""
+    """Everything that is not as it should be. If there is no `wrong` finding, the broker is safe to use for retries."""
     return findings(Expected.of(topology, address.vhost), read_live(Management(address)))
 
 

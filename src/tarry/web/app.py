@@ -1,31 +1,59 @@
-"""Health, readiness and metrics over HTTP, and the API where it is wanted."""
+"""Health, readiness, metrics and, if enabled, the API over HTTP."""
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
 
 import uvicorn
-from fastapi import FastAPI, Response
+from fastapi import APIRouter, Depends, FastAPI, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import ASGIApp
 
 from tarry import __version__
-from tarry.audit.trouble import kind_of
-from tarry.control.desk import Desk
 from tarry.errors import SettingsError
-from tarry.router.service import Service
+from tarry.operations.context import OperatorContext
+from tarry.operations.idempotency import IdempotencyKeys
+from tarry.operations.status import read_status
+from tarry.service.app import Service
 from tarry.settings import Settings
-from tarry.web.api import problems
+from tarry.store.errors import kind_of
+from tarry.tasks import in_thread
+from tarry.topology.verify import verify
+from tarry.web.api import PREFIX, actions, audit, explain, problems, queues, retries, review, status, stuck, topology
 from tarry.web.api.auth import Access
-from tarry.web.api.mounting import OPENAPI, mount
-from tarry.web.connections import Limits, limited
+from tarry.web.api.dependencies import Shared
+from tarry.web.api.middleware import ApiRules, Middleware, Rates
+from tarry.web.api.openapi import describe
+from tarry.web.api.parameters import known_parameters_only
+from tarry.web.connections import ConnectionLimits, limited
 from tarry.web.health import readiness
 
 NOT_READY = 503
 BACKLOG = 128
+
+OPENAPI = f"{PREFIX}/openapi.json"
+
+FRESH = 3.0
+"""Seconds for which status and findings are reused: the statistics of the broker are up to five seconds old."""
+
+ROUTERS: tuple[APIRouter, ...] = (
+    retries.router,
+    queues.router,
+    stuck.router,
+    review.router,
+    status.router,
+    topology.router,
+    audit.router,
+    explain.router,
+    actions.router,
+)
+"""The routes of each module; their paths are relative to the prefix."""
 
 
 def check_exposure(settings: Settings) -> None:
@@ -34,8 +62,8 @@ def check_exposure(settings: Settings) -> None:
         Access.of(settings)
 
 
-def make_app(service: Service, settings: Settings, desk: Desk) -> FastAPI:
-    """The HTTP face of one service. Handlers run in the router's loop: none of them may block it."""
+def make_app(service: Service, settings: Settings, context: OperatorContext) -> FastAPI:
+    """The HTTP application of one service. Handlers run in the event loop of the router and must not block it."""
     name, with_api = settings.service_name, settings.http_api == "on"
     described = OPENAPI if with_api else None
     app = FastAPI(title=name, version=__version__, openapi_url=described, docs_url=None, redoc_url=None)
@@ -43,47 +71,63 @@ def make_app(service: Service, settings: Settings, desk: Desk) -> FastAPI:
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
-        """Alive: the loop turns."""
+        """Liveness: the event loop runs."""
         return {"status": "ok", "service": name, "version": __version__}
 
-    @app.get("/readyz", responses={NOT_READY: {"description": "Not ready; `reasons` says why."}})
+    @app.get("/readyz", responses={NOT_READY: {"description": "Not ready; `reasons` gives the causes."}})
     async def readyz() -> JSONResponse:
-        """Ready to move requests; Postgres being away is degraded, but ready."""
-        status, reasons = readiness(service)
+        """Ready to route requests; without Postgres it is degraded, but ready. `process` tells services apart."""
+        state, reasons = readiness(service)
         postgres = kind_of(service.degraded).value if service.degraded else "ok"
-        answer = {"status": status, "reasons": reasons, "postgres": postgres}
-        return JSONResponse(answer, NOT_READY if status == "not ready" else 200)
+        answer = {"status": state, "reasons": reasons, "postgres": postgres, "process": os.getpid()}
+        return JSONResponse(answer, NOT_READY if state == "not ready" else 200)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """For Prometheus."""
+        """Metrics for Prometheus."""
         service.show_state()
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     if with_api:
-        mount(app, service, settings, desk)
+        _add_api(app, service, settings, context)
     return app
 
 
-def limits_of(settings: Settings) -> Limits:
-    return Limits(settings.http_request_s, settings.http_idle_s, settings.http_connections)
+def _add_api(app: FastAPI, service: Service, settings: Settings, context: OperatorContext) -> None:
+    app.state.context, app.state.service = context, service
+    app.state.status = Shared(partial(read_status, context), FRESH)
+    app.state.findings = Shared(partial(in_thread, lambda: verify(context.topology, context.address), "verify"), FRESH)
+    for router in ROUTERS:
+        app.include_router(router, prefix=PREFIX, dependencies=[Depends(known_parameters_only)])
+    app.add_middleware(Middleware, rules=_rules(settings, context))
+    describe(app)
+
+
+def _rules(settings: Settings, context: OperatorContext) -> ApiRules:
+    timeout = float(settings.api_timeout_s)
+    calls = IdempotencyKeys(context.store, lease=timedelta(seconds=2 * timeout + 30))
+    return ApiRules(Access.of(settings), calls, Rates(settings.api_rate), settings.api_body_limit, timeout)
+
+
+def limits_of(settings: Settings) -> ConnectionLimits:
+    return ConnectionLimits(settings.http_request_s, settings.http_idle_s, settings.http_connections)
 
 
 class Server(uvicorn.Server):
-    """uvicorn beside the router in one loop: signals are the router's business."""
+    """uvicorn in the event loop of the router, which handles the signals."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-def make_server(app: ASGIApp, limits: Limits) -> Server:
+def make_server(app: ASGIApp, limits: ConnectionLimits) -> Server:
     return Server(
         uvicorn.Config(
             app,
             http=limited(limits),
             ws="none",
-            timeout_keep_alive=limits.idle,  # type: ignore[arg-type] # it is handed to call_later as it is
+            timeout_keep_alive=limits.idle,  # type: ignore[arg-type] # it is passed to call_later
             log_level="warning",
             access_log=False,
             lifespan="off",
@@ -92,7 +136,7 @@ def make_server(app: ASGIApp, limits: Limits) -> Server:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The socket to serve on; port 0 takes any free one."""
+    """The socket to serve on; port 0 picks a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -102,7 +146,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise SettingsError(
             f"Cannot listen on {host}:{port} for health and metrics: {error.strerror}. "
-            "Set HTTP_PORT (and HTTP_HOST) to a free one; 0 takes any."
+            "Set HTTP_PORT (and HTTP_HOST) to a free port; 0 picks one."
         ) from error
     listener.listen(BACKLOG)
     return listener

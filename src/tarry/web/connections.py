@@ -1,7 +1,7 @@
-"""How long a connection may take for a request, how long it may be idle, and how many of them there may be.
+"""Limits of connections: time for a request, idle time, and their number.
 
-uvicorn closes a connection that is idle after an answer. It has no limit for one that sends nothing at all, or a
-request byte by byte, and none for their number: a few thousand of them would take every file descriptor of the router.
+uvicorn closes a connection that is idle after an answer. It has no limit for one that sends nothing, or a request byte
+by byte, and none for their number: a few thousand of them would use up the file descriptors of the router.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tarry.errors import Code
 from tarry.web.api.problems import make_problem, respond
 
 COMING = frozenset({h11.IDLE, h11.SEND_BODY})
-"""States of a client that has not sent its request to the end."""
+"""States of a client that has not sent its complete request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What every connection has to keep to."""
+class ConnectionLimits:
+    """Limits of every connection."""
 
     request: float = 20.0
-    """Seconds in which a request must have come, from its first byte to the last of its body."""
+    """Seconds for a request, from its first byte to the last of its body."""
     idle: float = 5.0
     """Seconds between an answer and the next request."""
     connections: int = 512
@@ -34,14 +35,14 @@ class Limits:
 class LimitedProtocol(H11Protocol):
     """One connection."""
 
-    limits: ClassVar[Limits] = Limits()
+    limits: ClassVar[ConnectionLimits] = ConnectionLimits()
 
     _deadline: asyncio.TimerHandle | None = None
     _received = False
     waiting_since: float | None = None
-    """Since when it has no whole request under way; None while it has."""
+    """Since when it has no complete request in progress; None while it has one."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
         super().connection_made(transport)
         self.waiting_since = self.loop.time()
         self._start_deadline()
@@ -68,7 +69,7 @@ class LimitedProtocol(H11Protocol):
         super().on_response_complete()
 
     def _make_room(self) -> None:
-        """Health checks must get through, also while somebody holds many connections open."""
+        """Closes the longest idle connection, so that health checks succeed while a client keeps many open."""
         others: list[Any] = [one for one in self.connections if one is not self]
         waiting = [one for one in others if getattr(one, "waiting_since", None) is not None]
         if waiting:
@@ -76,7 +77,7 @@ class LimitedProtocol(H11Protocol):
             longest.waiting_since = None
             longest.transport.abort()
         else:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "All connections are in use; try again in a moment.")
+            self._refuse(Code.OVERLOADED, "All connections are in use; try again in a moment.")
 
     def _start_deadline(self) -> None:
         if self._deadline is None:
@@ -93,17 +94,18 @@ class LimitedProtocol(H11Protocol):
             self.transport.abort()
             return
         seconds = f"{self.limits.request:g} seconds"
-        self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"The request did not come to its end within {seconds}.")
+        self._refuse(Code.BODY_TIMEOUT, f"The request was not complete within {seconds}.")
 
-    def _refuse(self, status: HTTPStatus, detail: str) -> None:
-        """An answer to what is no whole request, and the end."""
-        answer = respond(make_problem(status, detail), {"connection": "close", "retry-after": "1"})
+    def _refuse(self, code: Code, detail: str) -> None:
+        """Answers an incomplete request and closes the connection."""
+        answer = respond(make_problem(code, detail), {"connection": "close", "retry-after": "1"})
+        status = HTTPStatus(answer.status_code)
         lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode()]
         lines += [name + b": " + value for name, value in answer.raw_headers]
         self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + bytes(answer.body))
         self.transport.close()
 
 
-def limited(limits: Limits) -> type[LimitedProtocol]:
-    """The protocol with these limits, as uvicorn takes it."""
+def limited(limits: ConnectionLimits) -> type[LimitedProtocol]:
+    """The protocol class with these limits, for uvicorn."""
     return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})

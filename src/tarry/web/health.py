@@ -1,17 +1,16 @@
-"""Whether a service is ready, in a word and with its reasons."""
+"""Readiness of a service, with the reasons."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from tarry.router.service import Service
+from tarry.service.app import Service
 
 Readiness = Literal["ready", "degraded", "not ready"]
 
 
 def readiness(service: Service) -> tuple[Readiness, list[str]]:
-    """Postgres being away is degraded, but ready; an intake that somebody paused is ready, and says so."""
-    notes = [str(note) for note in (service.degraded, service.intake_note) if note]
+    """Without Postgres the service is degraded, but ready; a paused intake is ready, with a note."""
     if service.troubles:
-        return "not ready", service.troubles + notes
-    return "degraded" if service.degraded else "ready", notes
+        return "not ready", service.troubles + service.notes
+    return "degraded" if service.degraded else "ready", service.notes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tests.chaos.faults.fault import CRASH, IN_FLIGHT, SLOTS, Fault
 from tests.chaos.judge import Allowance
 from tests.chaos.scene import Scene
-from tests.harness.waiting import wait_for
+from tests.support.waiting import wait_for
 
 CRASHED = f"{CRASH}; and what the broker was moving between two queues: 32 for each of 40"
 QUEUES = 40
@@ -59,7 +59,7 @@ class MemoryAlarm(Fault):
         scene.stage.ctl("set_vm_memory_high_watermark", "0.00001")
 
     def endure(self, scene: Scene) -> None:
-        wait_for(lambda: scene.running[0].ready()[0] == 503, deadline=30, what="the router to be blocked")
+        wait_for(lambda: scene.running[0].ready()[0] == 503, deadline=180, what="the router to be blocked")
         super().endure(scene)
 
     def heal(self, scene: Scene) -> None:
@@ -80,7 +80,7 @@ class DiskAlarm(Fault):
         scene.stage.ctl("set_disk_free_limit", "100000GB")
 
     def endure(self, scene: Scene) -> None:
-        wait_for(lambda: scene.running[0].ready()[0] == 503, deadline=30, what="the router to be blocked")
+        wait_for(lambda: scene.running[0].ready()[0] == 503, deadline=180, what="the router to be blocked")
         super().endure(scene)
 
     def heal(self, scene: Scene) -> None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tarry.router.parts import IN_FLIGHT as BATCHES
+from tarry.service.connections import IN_FLIGHT as BATCHES
 from tests.chaos.judge import Allowance
 from tests.chaos.scene import BATCH, Scene, wait
 from tests.chaos.stage import Kind, Stage

@@ -12,8 +12,8 @@ from tests.chaos.faults.fault import CRASH, IN_FLIGHT, Fault, Size
 from tests.chaos.judge import Allowance
 from tests.chaos.load.plan import SCHEDULE_MS
 from tests.chaos.scene import HEARTBEAT, Scene, policies, wait
-from tests.harness.waiting import wait_for
-from tests.integration.router.serving import Router
+from tests.support.router import Router
+from tests.support.waiting import wait_for
 
 SHIFTED = Path(__file__).parent.parent / "shifted"
 OTHER_SCHEDULE_MS = (1_250, 1_750, 2_500)
@@ -43,7 +43,7 @@ class RouterKilled(Fault):
 
 def kill_at_work(victim: Router) -> None:
     before = victim.metric("retries_scheduled_total")
-    wait_for(lambda: victim.metric("retries_scheduled_total") > before, deadline=30, what="the victim to be at work")
+    wait_for(lambda: victim.metric("retries_scheduled_total") > before, deadline=180, what="the victim to be at work")
     victim.kill()
 
 
@@ -125,7 +125,7 @@ class BlackHole(Fault):
         scene.wire("broker").blackhole()
 
     def endure(self, scene: Scene) -> None:
-        wait_for(lambda: scene.running[0].ready()[0] == 503, deadline=60, what="the router to notice the silence")
+        wait_for(lambda: scene.running[0].ready()[0] == 503, deadline=180, what="the router to notice the silence")
         super().endure(scene)
 
     def heal(self, scene: Scene) -> None:

@@ -29,7 +29,7 @@ class Arrival:
 
 
 class Writer:
-    """Lines are on the disk when `write` returns, whoever is killed next."""
+    """Lines are on the disk when `write` returns, whichever process is killed next."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)

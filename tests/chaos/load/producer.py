@@ -25,7 +25,7 @@ AT_ONCE = 100
 
 
 async def while_wanted(work: Coroutine[Any, Any, None]) -> None:
-    """Whoever started us may be killed: then there is nobody left to judge."""
+    """The process that started this one may be killed: then nothing is left to judge."""
     parent = os.getppid()
     working = asyncio.ensure_future(work)
     while not working.done():
@@ -42,7 +42,7 @@ def now_ms() -> int:
 
 @dataclass
 class Producer:
-    """Numbers are planned on paper first; what is not confirmed stays at hand and is sent again."""
+    """Numbers are planned on paper first; what is not confirmed is kept and sent again."""
 
     url: str
     rate: float

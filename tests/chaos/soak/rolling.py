@@ -1,7 +1,7 @@
 """Evidence of a long run: a message is judged some time after its end and then forgotten, so memory stays bounded.
 
 What every message was meant to do can be drawn again from the seed and its number; that is enough to know a copy that
-comes when its message is forgotten already, and to go through the books at the end.
+comes when its message is forgotten already, and to check the audit at the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.chaos.judge import Verdict, judge_entry, judge_row
 from tests.chaos.load.plan import Plan
 from tests.chaos.scene import Scene
 
-HOLD = 60.0
+SETTLE = 60.0
 """Seconds. Longer than the broker takes to offer a message again and to give a connection up: copies come before."""
 
 EVERY_ROW = "select message_id, queue, state, round, coalesce(returned_round, 0) from retry"
@@ -44,7 +44,7 @@ class Rolling(Evidence):
         """After a look: judge and forget those that ended long enough ago, or whatever there is."""
         now = time.monotonic()
         self._notice(now)
-        while self._ended_at and (all_of_them or now - self._ended_at[0][0] > HOLD):
+        while self._ended_at and (all_of_them or now - self._ended_at[0][0] > SETTLE):
             self._judge(self._ended_at.popleft()[1])
         for number in list(self._open) if all_of_them else ():
             self._open.discard(number)
@@ -107,15 +107,15 @@ class Rolling(Evidence):
         tail = message_id.removeprefix(f"{self.plan.prefix}-")
         return int(tail) if tail.isdigit() else -1
 
-    def judge_books(self, scene: Scene) -> None:
-        """Row by row, as the server hands them over: each message that failed is there once, and as it must be."""
+    def judge_audit(self, scene: Scene) -> None:
+        """Reads row by row: each failed message must be there once, in the right state."""
         seen = bytearray(self.planned)
-        with psycopg.connect(scene.dsn) as connection, connection.cursor(name="books") as rows:
+        with psycopg.connect(scene.dsn) as connection, connection.cursor(name="retries") as rows:
             rows.itersize = SLICE
             for message_id, queue, *rest in rows.execute(EVERY_ROW):
                 number = self._number(message_id)
                 if not 0 <= number < self.planned or self.plan.task(number).queue != queue:
-                    self.verdict.unaccounted.append(f"{message_id} of {queue} is in the books and was never sent")
+                    self.verdict.unaccounted.append(f"{message_id} of {queue} is in the audit and was never sent")
                     continue
                 seen[number] = 1
                 self.verdict.unaccounted += self._wrong(number, Row(*rest))

@@ -138,7 +138,7 @@ class Soak:
         content, said = verify(made, patience=VERIFY)
         if not content:
             self.verdict.unaccounted.append(f"`tarry audit verify`: {said}")
-        judge.judge_books(made)
+        judge.judge_audit(made)
 
 
 def _look(made: Scene, judge: Rolling) -> None:

@@ -1,4 +1,4 @@
-"""What a router, a broker and Postgres hold on to, every few seconds; and whether it grows."""
+"""Samples the resources that a router, a broker and Postgres use, and checks that they do not grow."""
 
 from __future__ import annotations
 

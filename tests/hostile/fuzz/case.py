@@ -1,4 +1,4 @@
-"""One fuzzed delivery: what it holds, how it came about, and what must become of it if nothing was broken."""
+"""One fuzzed delivery: its content, how it was made, and what must become of it if nothing was broken."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tarry.contract.message import Delivery
-from tarry.contract.properties import Properties
+from tarry.amqp.delivery import Delivery
+from tarry.amqp.properties import Properties
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """All that a broker would hand over. `expected` is None once something was broken: then anything may come of it
-    but harm.
+    """Everything that a broker would deliver. `expected` is None once something was broken: then any
+    result is right that does no harm.
     """
 
     form: str

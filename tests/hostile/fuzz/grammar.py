@@ -46,7 +46,7 @@ def word(random: Random, longest: int = 20) -> str:
 
 
 def queue_name(random: Random) -> str:
-    """Any that a broker could hold: most are ordinary, some have 255 bytes."""
+    """Any name that a broker accepts: most are ordinary, some have 255 bytes."""
     chance = random.random()
     if chance < 0.5:
         return f"orders.{random.randrange(50)}"
@@ -157,11 +157,10 @@ def _json(random: Random) -> Case:
 
 
 def _report(random: Random) -> Case:
-    """Of consumers, about successes; these come to the tap."""
-    rows = [
-        {"id": "24e9476b-f4f5-5044-8227-4c112216f4bc", "round": random.randrange(99), "at_ms": 1_700_000_000_000}
-        for _ in range(random.randrange(5))
-    ]
+    """Of consumers, about starts and successes; these come to the tap."""
+    known = {"id": "24e9476b-f4f5-5044-8227-4c112216f4bc", "at_ms": 1_700_000_000_000}
+    kinds: tuple[dict[str, str], ...] = ({}, {"outcome": "succeeded"}, {"outcome": "started", "consumer": "host:1"})
+    rows = [known | {"round": random.randrange(99)} | random.choice(kinds) for _ in range(random.randrange(5))]
     return Case("report", b"", json.dumps({"outcomes": rows}).encode(), exchange="retry.reports")
 
 

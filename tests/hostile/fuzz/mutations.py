@@ -16,7 +16,16 @@ OURS = (
     *("original_queue", "original_exchange", "original_routing_key", "retry_count", "max_retries", "error_reason"),
     *("error_type", "error_class", "retry_after_ms", "next_retry_at_ms", "priority", "job_type", "review_reason"),
     *("tarry-id", "tarry-round", "tarry-count", "tarry-max-retries", "tarry-due-ms", "tarry-since-ms", "tarry-queue"),
-    *("tarry-exchange", "tarry-key", "tarry-form", "tarry-via", "tarry-probe", "tarry-user-id", "tarry-strays"),
+    *(
+        "tarry-exchange",
+        "tarry-key",
+        "tarry-form",
+        "tarry-via",
+        "tarry-probe",
+        "tarry-user-id",
+        "tarry-priority",
+        "tarry-strays",
+    ),
     *("tarry-broken-headers", "x-death", "x-first-death-queue", "x-delivery-count", "CC", "BCC"),
 )
 HUGE = (-1, 0, 2**31, 2**32 - 1, 2**53, 2**53 + 1, 2**63 - 1, -(2**63))
@@ -33,7 +42,7 @@ FORBIDDEN = (
 )
 UUID = "24e9476b-f4f5-5044-8227-4c112216f4bc"
 LARGEST_TABLE = 131_000
-"""Bytes: no broker hands over more in one frame, unless it is told to."""
+"""Bytes: a broker sends no larger frame, unless it is configured to."""
 
 
 def _rarely_large(random: Random, *sizes: int) -> int:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from tarry.audit.sightings import read_sighting
-from tarry.contract.fields import BadTableError
-from tarry.contract.message import Acceptance, Delivery, Probe, Refused, Request
+from tarry.amqp.delivery import Delivery
+from tarry.amqp.field_tables import BadTableError
+from tarry.amqp.properties import Properties
+from tarry.contract.header_reader import RefusalError
+from tarry.contract.message import Acceptance, Probe, Refused, Request
 from tarry.contract.outcome import BadReportError, read_report
-from tarry.contract.properties import Properties
-from tarry.contract.reading import RefusalError
 from tarry.contract.request import parse
-from tarry.contract.returning import fits, for_review, returning
+from tarry.contract.returned import fits, for_review, returning
 from tarry.core.decide import Schedule, decide
 from tarry.core.names import LONGEST_NAME, Destination, Names
-from tarry.router.stray import read_stray
+from tarry.router.unroutable import read_unroutable
+from tarry.service.tap import read_sighting
 from tarry.topology.load import load, shipped
 from tests.hostile.fuzz.case import Case, Expected
 from tests.hostile.fuzz.oracle_wire import check_frames
-from tests.unit.contract.test_nothing_that_comes_can_do_harm import assert_safe, assert_storable
+from tests.unit.contract.test_request_any_input import assert_safe, assert_storable
 from tests.unit.contract.wire import array, death, named
 
 NAMES = Names()
@@ -79,26 +80,27 @@ def _as_expected(request: Request, expected: Expected) -> None:
 
 
 def _report(case: Case) -> str:
-    found, refusal = [], ""
+    found, refusal = 0, ""
     try:
-        found = read_report(case.body)
+        report = read_report(case.body)
+        found = len(report.outcomes) + len(report.starts)
     except BadReportError as error:
         refusal = str(error)
     assert len(refusal) <= LONGEST_REASON
     if refusal:
         return "refused"
-    assert case.mutations or len(found) == case.body.count(b'"id"')
+    assert case.mutations or found == case.body.count(b'"id"')
     return "report"
 
 
 def _beside(delivery: Delivery) -> None:
-    """The other two readers of headers: the tap, and who looks after strays."""
+    """The other two readers of headers: the tap, and the reader of unroutable messages."""
     read_sighting(delivery, lambda _: NOW, NAMES)
     try:
-        stray = read_stray(delivery, ACCEPT)
+        unroutable = read_unroutable(delivery, ACCEPT)
     except (RefusalError, BadTableError):
         return
-    assert not _ours(stray.request.origin.queue)
+    assert not _ours(unroutable.request.origin.queue)
 
 
 def _reviewable(item: Request | Refused, case: Case) -> None:

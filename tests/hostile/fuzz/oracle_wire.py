@@ -7,10 +7,10 @@ from zlib import crc32
 
 from pika import spec
 
-from tarry.broker.frames import CONTENT, END, HEAD, METHOD
-from tarry.broker.wire import RawConnection
-from tarry.contract.message import Delivery
-from tarry.contract.properties import Properties
+from tarry.amqp.connection import RawConnection
+from tarry.amqp.delivery import Delivery
+from tarry.amqp.frames import CONTENT, END, HEAD, METHOD
+from tarry.amqp.properties import Properties
 from tests.hostile.fuzz.case import Case
 
 FRAME = 4_096

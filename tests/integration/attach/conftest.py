@@ -1,21 +1,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.harness.spaces import Vhost
-from tests.integration.attach.cli import Run, runner
-from tests.integration.attach.world import World, a_world
+from tests.integration.attach.installation import AttachInstallation, Run
+from tests.support.spaces import Vhost
 
 
 @pytest.fixture
-def world(vhost: Vhost) -> Iterator[World]:
-    with a_world(vhost.amqp_url, vhost.management_url) as made:
-        yield made
+def installation(vhost: Vhost, tmp_path: Path) -> Iterator[AttachInstallation]:
+    folder = tmp_path / "topology"
+    with closing(AttachInstallation(vhost.amqp_url, vhost.management_url, "", folder)) as made:
+        yield made.apply()
 
 
 @pytest.fixture
-def tarry(tmp_path: Path, world: World, vhost: Vhost) -> Run:
-    return runner(tmp_path, vhost.amqp_url, vhost.management_url)
+def _no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests in which no message moves: there is nothing to wait for."""
+    monkeypatch.setattr("tarry.attach.detach.SETTLING_SECONDS", 0.1)
+
+
+@pytest.fixture
+def tarry(installation: AttachInstallation) -> Run:
+    return installation.tarry

@@ -6,17 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.spaces import Vhost
-from tests.integration.client.shells import SHELLS, Consumer
-from tests.integration.client.world import World
+from tests.integration.client.adapters import ADAPTERS, Consumer
+from tests.integration.client.installation import QUEUE, ClientInstallation
+from tests.support.spaces import Vhost
 
 
 @pytest.fixture
-def world(vhost: Vhost, tmp_path: Path) -> Iterator[World]:
-    with contextlib.closing(World(vhost, tmp_path / "topology")) as made:
+def installation(vhost: Vhost, tmp_path: Path) -> Iterator[ClientInstallation]:
+    folder = tmp_path / "topology"
+    with contextlib.closing(ClientInstallation(vhost.amqp_url, vhost.management_url, "", folder)) as made:
+        made.apply().declare(QUEUE)
         yield made
 
 
-@pytest.fixture(params=SHELLS)
-def shell(request: pytest.FixtureRequest) -> type[Consumer]:
-    return SHELLS[request.param]
+@pytest.fixture(params=ADAPTERS)
+def adapter(request: pytest.FixtureRequest) -> type[Consumer]:
+    return ADAPTERS[request.param]

@@ -7,7 +7,7 @@ import struct
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tests.harness.proxy import CHUNK, Link, Pipe, Proxy
+from tests.support.proxy import CHUNK, Link, Pipe, Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

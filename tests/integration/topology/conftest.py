@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.spaces import Vhost
-from tests.integration.topology.tools import Installation
+from tests.integration.topology.installation import TopologyInstallation
+from tests.support.spaces import Vhost
 
 
 @pytest.fixture
-def installation(vhost: Vhost) -> Installation:
+def installation(vhost: Vhost) -> TopologyInstallation:
     """A small topology, applied."""
-    return Installation(vhost).apply()
+    return TopologyInstallation(vhost).apply()

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from tarry.cli import explain
 from tarry.cli.output import Commands
+from tests.support.cli import run_cli
 
 SHIPPED = str(Path(__file__).parents[3] / "topology")
 
@@ -24,7 +24,7 @@ def tarry() -> typer.Typer:
 
 
 def run(app: typer.Typer, *arguments: str, stdin: str | None = None) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["explain", "--topology", SHIPPED, *arguments], input=stdin)
+    result = run_cli(["explain", "--topology", SHIPPED, *arguments], stdin=stdin)
     return result.exit_code, result.output
 
 
@@ -46,13 +46,17 @@ def test_a_failure_described_by_flags(tarry: typer.Typer) -> None:
         "policy": "default",
         "policy_why": "the first of 8 that matches (queue = '*'), number 8",
         "class": "retryable",
-        "class_why": "no rule of the policy fits, and then errors are retryable",
+        "class_why": "no rule of the policy matches, so the error is retryable",
         "retry_count": 2,
         "max_retries": 3,
         "delay_ms": [4_000, 5_000],
-        "delay_why": "4s is the policy's delay before retry 2; up to 1s of jitter come on top",
+        "delay_why": "4s is the policy's delay before retry 2; up to 1s of jitter is added",
         "itinerary": [["retry.delay.4s"], ["retry.delay.5s"]],
         "returns_to": "queue orders",
+        "return_priority": None,
+        "priority_why": "",
+        "spends_attempt": True,
+        "review_queue": "manual-review.pending",
     }
 
 
@@ -62,9 +66,9 @@ def test_a_failure_described_by_flags(tarry: typer.Typer) -> None:
         (
             ["--error-type", "RateLimitError"],
             "rate_limited",
-            "rule 3 of the policy fits: type '*RateLimit*'",
+            "rule 3 of the policy matches: type '*RateLimit*'",
         ),
-        (["--error-type", "x", "--error-reason", "HTTP 429"], "rate_limited", "rule 4 of the policy fits: type '*'"),
+        (["--error-type", "x", "--error-reason", "HTTP 429"], "rate_limited", "rule 4 of the policy matches: type '*'"),
         (["--class", "final", "--error-type", "RateLimitError"], "final", "the request says so"),
     ],
 )
@@ -95,6 +99,22 @@ def test_the_delay_is_told_with_its_reason(tarry: typer.Typer, flags: list[str],
     found = answer(tarry, "--queue", "runs.nightly", *flags)
     assert found["delay_ms"] == delay
     assert found["delay_why"].startswith(why)
+
+
+def test_explain_shows_the_priority_of_the_return(tarry: typer.Typer) -> None:
+    found = answer(tarry, "--queue", "runs.nightly")
+    assert (found["return_priority"], found["priority_why"]) == (
+        5,
+        "the policy's return_priority; it has none of its own",
+    )
+    said = {"properties": {"priority": 3, "headers": {"original_queue": "runs.nightly"}}}
+    assert (
+        "priority   5: the policy's return_priority; its own is 3"
+        in run(tarry, "--message", "-", stdin=json.dumps(said))[1]
+    )
+    said["properties"]["headers"] = {"original_queue": "orders"}
+    assert "priority   3: its own" in run(tarry, "--message", "-", stdin=json.dumps(said))[1]
+    assert "Messages return with priority 5." in run(tarry, "--schedule", "--policy", "runs")[1]
 
 
 def test_what_ends_in_review_says_so(tarry: typer.Typer) -> None:
@@ -146,7 +166,7 @@ def test_with_a_queue_the_question_is_what_a_reject_there_would_do(tarry: typer.
 def test_what_is_no_message_is_an_error_that_shows_one(tarry: typer.Typer, pasted: str) -> None:
     code, output = run(tarry, "--message", "-", stdin=pasted)
     assert code == 2
-    assert "error: stdin holds no message" in output
+    assert "error: stdin does not contain a message" in output
     assert '"routing_key": "orders"' in output
 
 
@@ -192,10 +212,10 @@ def test_the_schedule_as_data(tarry: typer.Typer) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "error: What shall be explained? Give --queue, --message, --peek or --schedule."),
+        ([], "error: Nothing to explain: give --queue, --message, --peek or --schedule."),
         (["--policy", "nope"], "error: There is no policy 'nope'. Known: email, runs, notify-critical"),
         (["--queue", "q", "--retry-after", "30"], "error: --retry-after `30`: use ms, s, m, h or d"),
-        (["--message", "/nowhere/at/all"], "error: /nowhere/at/all holds no message"),
+        (["--message", "/nowhere/at/all"], "error: /nowhere/at/all does not contain a message"),
     ],
 )
 def test_mistakes_say_what_to_do(tarry: typer.Typer, arguments: list[str], message: str) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tarry.contract.message import Delivery
-from tarry.contract.properties import Properties
+from tarry.amqp.delivery import Delivery
+from tarry.amqp.properties import Properties
 from tarry.contract.retry_pb2 import RetryMessage
 from tests.unit.contract.wire import array, counted, death, entry_names, field_values, integer, named, table, text
 
@@ -19,7 +19,7 @@ CONTRACT = (
     *("original_queue", "original_exchange", "original_routing_key", "retry_count", "max_retries", "error_reason"),
     *("error_type", "error_class", "retry_after_ms", "next_retry_at_ms", "priority", "job_type", "review_reason"),
     *("tarry-id", "tarry-round", "tarry-count", "tarry-since-ms", "tarry-queue", "tarry-exchange", "tarry-key"),
-    *("tarry-form", "tarry-via", "tarry-probe", "tarry-user-id", "x-death", "CC", "BCC"),
+    *("tarry-form", "tarry-via", "tarry-probe", "tarry-user-id", "tarry-priority", "x-death", "CC", "BCC"),
 )
 CONTENT_TYPES = (b"application/x-protobuf", b"application/vnd.tarry.retry+json", b"application/json", b"text/plain")
 

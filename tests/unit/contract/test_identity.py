@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from tarry.amqp.delivery import Delivery
 from tarry.contract.identity import id_identity, is_id_identity, same_body
-from tarry.contract.message import Delivery, Request
+from tarry.contract.message import Request
 from tarry.contract.request import parse
-from tests.unit.contract.test_what_returns_is_what_came import sent_back
+from tarry.core.decide import Schedule
+from tests.unit.contract.test_returned import FIRST, SCHEDULE, sent_back
 from tests.unit.contract.wire import ACCEPT, array, headers, named, new_id, published, rejected, text
 
 
@@ -75,7 +77,7 @@ def test_identity_does_not_depend_on_the_order_of_headers() -> None:
     )
 
 
-def test_identity_cannot_be_forged_by_moving_bytes_from_one_part_to_the_next() -> None:
+def test_identity_cannot_be_forged_by_moving_bytes_between_parts() -> None:
     assert identity(rejected("ab", message_id=b"c")) != identity(rejected("a", message_id=b"bc"))
     assert identity(rejected(message_id=b"m", body=b"x")) != identity(rejected(message_id=b"mx", body=b""))
     assert identity(rejected(message_id=b"m", type=b"a")) != identity(rejected(message_id=b"m", app_id=b"a"))
@@ -100,8 +102,9 @@ def test_identity_of_an_envelope_is_that_of_the_message_in_it() -> None:
     ],
     ids=["reject", "headers", "envelope"],
 )
-def test_identity_of_what_returns_is_that_of_what_came(first: Delivery) -> None:
-    returned = sent_back(first)
+@pytest.mark.parametrize("schedule", [SCHEDULE, FIRST], ids=["own-priority", "return-priority"])
+def test_identity_of_what_returns_is_that_of_what_came(first: Delivery, schedule: Schedule) -> None:
+    returned = sent_back(first, schedule=schedule)
     again = rejected("orders", returned.headers or b"", body=b"payload")
     properties = replace(returned, headers=again.properties.headers)
     assert identity(again._replace(properties=properties)) == identity(first)

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from hypothesis import strategies as st
 
-from tarry.contract.message import Acceptance, Delivery
-from tarry.contract.properties import Properties
+from tarry.amqp.delivery import Delivery
+from tarry.amqp.properties import Properties
+from tarry.contract.message import Acceptance
 from tarry.core.names import Names
 
 NAMES = Names()

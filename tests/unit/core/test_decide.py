@@ -52,7 +52,7 @@ def test_when_all_retries_are_spent_a_person_decides() -> None:
 def test_jitter_comes_on_top_of_the_tier_and_never_exceeds_its_limit() -> None:
     least, most = (scheduled(Failure("q"), rules(JITTERED), draw) for draw in (0.0, ALMOST_ONE))
     assert (least.due_ms - NOW, most.due_ms - NOW) == (2_000, 3_000)
-    assert (most.itinerary.tier_ms, most.itinerary.hops) == (2_000, 2)
+    assert (most.itinerary.tier_ms, len(most.itinerary.waits(LADDER))) == (2_000, 2)
 
 
 def test_a_final_error_is_reviewed_at_once_and_not_called_exhausted() -> None:

@@ -11,7 +11,7 @@ from tarry.errors import AmbiguousIdError
 
 
 @given(st.uuids(), st.integers(8, 31), st.booleans())
-def test_uuid_range_holds_every_id_with_that_beginning(whole: uuid.UUID, length: int, dashes: bool) -> None:  # noqa: FBT001 - a parameter
+def test_uuid_range_contains_every_id_with_that_beginning(whole: uuid.UUID, length: int, dashes: bool) -> None:  # noqa: FBT001 - a parameter
     text = str(whole) if dashes else whole.hex
     bounds = uuid_range(text[:length].upper())
     assert bounds is not None
@@ -21,7 +21,7 @@ def test_uuid_range_holds_every_id_with_that_beginning(whole: uuid.UUID, length:
 
 
 @given(st.uuids(), st.uuids())
-def test_uuid_range_holds_no_other_id(one: uuid.UUID, other: uuid.UUID) -> None:
+def test_uuid_range_contains_no_other_id(one: uuid.UUID, other: uuid.UUID) -> None:
     bounds = uuid_range(one.hex[:12])
     assert bounds is not None
     assert (bounds.low <= str(other) <= bounds.high) == (other.hex[:12] == one.hex[:12])

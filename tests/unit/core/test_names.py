@@ -1,15 +1,54 @@
 from __future__ import annotations
 
-import pytest
+import hashlib
 
-from tarry.core.names import Destination, Names, digit_key, enter_key, id_key, skip_key
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tarry.core.durations import format_duration
+from tarry.core.names import (
+    AUTOMATIC,
+    LONGEST_NAME,
+    Destination,
+    Gate,
+    GateKind,
+    Names,
+    ParsedName,
+    digit_key,
+    enter_key,
+    holder_of_label,
+    id_key,
+    is_gate_key,
+    skip_key,
+)
+
+HOSTILE = (
+    "#",
+    "*.orders",
+    "a.b.c",
+    "delay.8s",
+    "retry.delay.8s",
+    "ladder.0.1s",
+    "else",
+    "exchange:x",
+    ".",
+    "\n",
+    "ü" * 60,
+)
+installations = st.sampled_from([Names(), Names("shop.", "shop.scheduled", "shop-review"), Names("a.delay.", "q", "r")])
+destinations = st.builds(
+    Destination,
+    st.sampled_from(["queue", "exchange"]),
+    st.one_of(st.sampled_from(HOSTILE), st.text(min_size=1, max_size=255)),
+)
 
 
 def test_every_name_starts_with_the_prefix() -> None:
     names = Names("shop.", "shop.scheduled", "shop-review")
     assert (names.intake, names.delay, names.review) == ("shop.intake", "shop.delay", "shop.review")
     assert names.tier(8_000) == "shop.delay.8s"
-    assert names.ladder_tier(0, 375) == "shop.ladder.0.375ms"
+    assert names.ladder_queue(0, 375) == "shop.ladder.0.375ms"
     assert names.relay_queue(Destination("queue", "orders")) == "shop.relay.orders"
     assert names.held_queue(Destination("exchange", "events")) == "shop.held.exchange:events"
 
@@ -24,6 +63,9 @@ def test_every_name_starts_with_the_prefix() -> None:
         (id_key("24e9476b-f4f5-5044-8227-4c112216f4bc", 2), "~id:24e9476b-f4f5-5044-8227-4c112216f4bc:2"),
         (Destination("queue", "orders.new").key, "~to:orders.new"),
         (Destination("exchange", "events.50%").key, "~via:events%2E50%25"),
+        (Gate("policy", "invoices").key, "~policy:invoices"),
+        (Gate("job-type", "pdf.50%").key, "~type:pdf%2E50%25"),
+        (AUTOMATIC.key, "~auto"),
     ],
 )
 def test_keys(key: str, written: str) -> None:
@@ -53,3 +95,129 @@ def test_tarrys_and_the_brokers_own_names_are_no_destinations(name: str, ours: b
 def test_a_name_that_leaves_no_room_has_no_relay() -> None:
     assert Destination("queue", "q" * 240).can_have_relay
     assert not Destination("queue", "q" * 241).can_have_relay
+
+
+@given(installations, st.integers(min_value=1, max_value=10**12))
+def test_the_name_of_a_tier_can_be_parsed(names: Names, ms: int) -> None:
+    assert names.parse(names.tier(ms)) == ParsedName("tier", delay=format_duration(ms))
+    assert names.is_waiting_queue(names.tier(ms))
+
+
+@given(installations, st.integers(min_value=0, max_value=11), st.integers(min_value=1, max_value=10**12))
+def test_the_name_of_a_ladder_queue_can_be_parsed(names: Names, level: int, ms: int) -> None:
+    queue = names.ladder_queue(level, ms)
+    assert names.parse(queue) == ParsedName("ladder", delay=format_duration(ms), level=level)
+    assert names.is_waiting_queue(queue)
+    assert not names.is_ladder_exchange(queue)
+    assert names.is_ladder_exchange(names.ladder(level))
+
+
+@given(installations, destinations)
+def test_the_names_of_a_relay_and_a_held_queue_can_be_parsed(names: Names, destination: Destination) -> None:
+    relay, held = names.relay_queue(destination), names.held_queue(destination)
+    assume(len(relay) <= LONGEST_NAME)
+    assert names.parse(relay) == ParsedName("relay", label=destination.label)
+    assert names.parse(held) == ParsedName("held", label=destination.label)
+    assert {names.destination_label(relay), names.destination_label(held)} == {destination.label}
+    assert not names.is_waiting_queue(relay)
+    assert not names.is_waiting_queue(held)
+
+
+@given(destinations)
+def test_a_label_says_which_destination_it_is(destination: Destination) -> None:
+    assume(destination.kind == "exchange" or not destination.name.startswith("exchange:"))
+    assert Destination.of_label(destination.label) == destination
+
+
+@given(installations, st.text(alphabet="0123456789abcdef", min_size=1))
+def test_the_name_of_a_probe_can_be_parsed(names: Names, token: str) -> None:
+    assert names.parse(names.probe_queue(token)) == ParsedName("probe", token=token)
+    assert names.parse(names.probe_result_queue(token)) == ParsedName("probe", token=f"{token}.spy")
+
+
+@given(installations, st.text(max_size=300))
+def test_a_name_that_can_be_parsed_is_tarrys(names: Names, queue: str) -> None:
+    assert names.parse(queue) is None or names.is_ours(queue)
+
+
+def test_each_fixed_queue_has_its_kind() -> None:
+    names = Names("shop.", "requests", "shop-review")
+    kinds = {
+        "requests": ParsedName("scheduled"),
+        "shop-review": ParsedName("review"),
+        "shop.audit": ParsedName("audit"),
+        "shop.cancelled": ParsedName("cancelled"),
+        "shop.unroutable": ParsedName("unroutable"),
+        "shop.relay": ParsedName("relay"),
+    }
+    assert {queue: names.parse(queue) for queue in kinds} == kinds
+    assert names.destination_label("shop.relay") is None
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        "",
+        "orders",
+        "retry",
+        "retry.",
+        "retry.delay",
+        "retry.delay.",
+        "retry.delay.8",
+        "retry.delay.8s.",
+        "retry.delay.8s\n",
+        "retry.delay.1h30m",
+        "retry.delay.٨s",
+        "retry.delay.mine",
+        "retry.delay.b.delay.5s",
+        "retry.ladder",
+        "retry.ladder.0",
+        "retry.ladder.x.1s",
+        "retry.ladder.0.1s.1s",
+        "retry.intake",
+        "my-retry.delay.8s",
+        "retry.relay." + "q" * 256,
+    ],
+)
+def test_a_name_that_tarry_would_not_give_a_queue_is_not_parsed(queue: str) -> None:
+    assert Names().parse(queue) is None
+
+
+@pytest.mark.parametrize(
+    ("exchange", "is_level"),
+    [("retry.ladder.0", True), ("retry.ladder.11", True), ("retry.ladder.0.1s", False), ("retry.ladder.x", False)],
+)
+def test_a_level_of_the_ladder_is_recognised(exchange: str, is_level: bool) -> None:  # noqa: FBT001 - a table
+    assert Names().is_ladder_exchange(exchange) is is_level
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("retry.audit", True),
+        ("retry.relay", True),
+        ("retry.delay.anything", True),
+        ("retry.held.orders", True),
+        ("retry.scheduled", False),
+        ("requests", False),
+    ],
+)
+def test_the_request_queue_must_not_have_the_name_of_another(name: str, taken: bool) -> None:  # noqa: FBT001 - a table
+    assert Names().is_taken(name) is taken
+
+
+@given(installations, st.sampled_from(["policy", "job-type"]), st.one_of(st.sampled_from(HOSTILE), st.text()))
+def test_gate_keys_are_one_word_and_name_a_queue_of_their_own(names: Names, kind: GateKind, name: str) -> None:
+    gate = Gate(kind, name)
+    queue = names.held_queue(gate)
+    assert "." not in gate.key
+    assert is_gate_key(gate.key)
+    assert len(gate.key.encode()) <= len(queue.encode()) <= LONGEST_NAME
+    assert names.parse(queue) == ParsedName("gate", label=gate.label)
+    assert holder_of_label(gate.label) == gate or "#" in gate.key[:8]
+
+
+def test_a_long_job_type_is_hashed_into_a_key_that_no_short_one_has() -> None:
+    long = Gate("job-type", "x" * 65_000)
+    assert long.key == f"~type#{hashlib.sha256(b'x' * 65_000).hexdigest()}"
+    assert Gate("job-type", f"#{long.key.partition('#')[2]}").key != long.key

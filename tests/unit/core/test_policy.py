@@ -103,3 +103,35 @@ def test_scaling_touches_every_duration_and_no_count() -> None:
 def test_mistakes_in_a_policy_are_errors(given: dict[str, Any], mistake: str) -> None:
     with pytest.raises(ValidationError, match=mistake):
         policy(**given)
+
+
+@pytest.mark.parametrize("priority", [-1, 256, "high", 1.5])
+def test_policy_return_priority_is_an_octet(priority: object) -> None:
+    with pytest.raises(ValidationError, match="return_priority"):
+        policy(return_priority=priority)
+
+
+@pytest.mark.parametrize(
+    ("given", "fits"),
+    [
+        ("Timeout", True),
+        ("java.net.Timeout", True),
+        ("Outer$Timeout", True),
+        ("class java.net.Timeout", True),
+        ("Net::Timeout", True),
+        ("App\\Errors\\Timeout", True),
+        ("java.net.Timeout: no. answer", True),
+        ("java.net.ReadTimeout", False),
+        ("Timeout.Handler", False),
+        ("", False),
+    ],
+)
+def test_error_rule_without_a_package_matches_the_name_in_any_package(given: str, *, fits: bool) -> None:
+    assert ErrorRule.model_validate({"type": "Timeout", "class": "final"}).fits(given, None) is fits
+
+
+def test_error_rule_with_a_package_matches_that_package_only() -> None:
+    rule = ErrorRule.model_validate({"type": "java.net.*", "class": "final"})
+    assert rule.fits("java.net.Timeout", None)
+    assert not rule.fits("java.io.Timeout", None)
+    assert not rule.fits("Timeout", None)

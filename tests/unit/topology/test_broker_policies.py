@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tarry.topology.broker_policies import BrokerPolicy, overridden, policy_for
 from tarry.topology.objects import Arguments, Exchange, Queue
-from tarry.topology.policies import BrokerPolicy, overridden, policy_for
 
 TIER = Queue("retry.delay.8s", Arguments.of(x_queue_type="quorum", x_message_ttl=8_000, x_overflow="reject-publish"))
 CLASSIC = Queue("orders", Arguments.of(x_queue_type="classic"))
@@ -39,7 +39,7 @@ def test_a_policy_is_for_some_kinds_of_things(apply_to: str, queue: bool, exchan
     assert found.fits(Exchange("retry.delay", "direct")) is exchange
 
 
-def test_one_key_that_a_queue_type_does_not_know_makes_the_whole_policy_void_for_it() -> None:
+def test_one_key_unknown_to_a_queue_type_voids_the_whole_policy() -> None:
     classic_only = policy(definition={"message-ttl": 5, "ha-mode": "all"}, priority=9)
     quorum_only = policy(definition={"message-ttl": 5, "delivery-limit": 3}, priority=9)
 
@@ -57,5 +57,5 @@ def test_of_a_limit_the_lower_value_counts_and_of_all_else_the_argument() -> Non
     assert overridden(TIER, longer) == {}
 
 
-def test_a_pattern_that_python_cannot_read_is_taken_to_fit_so_that_it_is_seen() -> None:
+def test_a_pattern_that_python_cannot_read_counts_as_a_match() -> None:
     assert policy(pattern=r"(?|a)").fits(TIER)

@@ -1,4 +1,4 @@
-"""The shell for pika's BlockingConnection."""
+"""The adapter for pika's BlockingConnection."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ from pika import BlockingConnection
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPChannelError, AMQPError, ChannelClosed, ChannelWrongStateError, NackError
 
+from tarry.amqp.properties import Properties
 from tarry.client.options import Options
 from tarry.client.outcomes import PROPERTIES
-from tarry.client.pika.shell import Shell
+from tarry.client.pika.adapter import PikaAdapter
 from tarry.client.request import Incoming
 from tarry.client.settle import requeued, unreported
-from tarry.contract.properties import Properties
 
 _REFUSALS = (AMQPChannelError, ChannelClosed, ChannelWrongStateError, NackError)
-"""The request was returned, refused, or its channel closed under it. A lost connection is not among them: there the
-message comes again by itself, and the consumer's own loop is told as ever."""
+"""The request was returned or refused, or its channel was closed. A lost connection is not in this list: the broker
+then delivers the message again, and the consumer's own loop gets the exception as usual."""
 
 _BETWEEN_HEARTBEATS = 0.5
-"""Seconds after which a connection that waits for its threads is looked after."""
+"""Seconds between two calls of `process_data_events` while waiting for threads, so that heartbeats continue."""
 
 
-class Retries(Shell):
-    """Publishes on channels of its own, on the same connection unless it is given another one."""
+class BlockingRetries(PikaAdapter):
+    """Settles messages on a BlockingConnection.
+
+    Publishes on its own channels, on the same connection unless `publishing` is given.
+    """
 
     def __init__(
         self,
@@ -48,16 +51,20 @@ class Retries(Shell):
         self.close()
 
     def close(self) -> None:
-        """Waits for what is at work in threads, reports what is left, and closes its channels; the connection stays."""
+        """Waits for handlers that run in threads, sends the pending reports and closes its own channels.
+
+        The connection stays open.
+        """
         self._closing = True
         self._finish_threads()
+        self._outcomes.forget_starts()
         self.flush()
         for channel in (self._requests, self._reports):
             if channel is not None and channel.is_open:
                 self._close_channel(channel)
 
     def _finish_threads(self) -> None:
-        """What was handled and not acknowledged would be handled once more, and its success told to nobody."""
+        """Without this, handled messages would stay unacknowledged: handled again, and their success never reported."""
         while (jobs := list(self._in_threads)) and self._connection.is_open:
             wait(jobs, timeout=_BETWEEN_HEARTBEATS, return_when=FIRST_COMPLETED)
             self._settle_handled()
@@ -66,15 +73,21 @@ class Retries(Shell):
 
     @staticmethod
     def _close_channel(channel: BlockingChannel) -> None:
-        """That a report had nowhere to go may be heard only now."""
+        """The broker may report only now that the exchange for reports does not exist."""
         try:
             channel.close()
         except ChannelClosed as error:
             unreported(error)
 
     def flush(self) -> None:
-        """Reports what there is to report, now."""
-        report = self._outcomes.take()
+        """Sends the pending reports now. Network errors are logged, not raised."""
+        self._send(self._outcomes.take())
+
+    def _report_start(self) -> None:
+        """At once, together with pending successes: nothing can be sent while the handler runs in this thread."""
+        self._send(self._outcomes.take(every_start=True))
+
+    def _send(self, report: bytes | None) -> None:
         if report is None:
             return
         try:
@@ -109,7 +122,7 @@ class Retries(Shell):
         self._requests.basic_publish(self.options.names.intake, "", body, _as_pikas(request), mandatory=True)
 
     def _renew(self) -> None:
-        """Old brokers go on refusing on a channel on which a full queue has refused once."""
+        """Closes the channel: on old brokers, once a full queue has refused a publish, the channel keeps refusing."""
         if self._requests is not None and self._requests.is_open:
             self._requests.close()
 
@@ -118,5 +131,5 @@ class Retries(Shell):
 
 
 def _as_pikas(properties: Properties) -> Any:
-    """All that pika asks properties for is their bytes."""
+    """Of properties, pika needs only the encoded bytes."""
     return properties

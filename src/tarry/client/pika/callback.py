@@ -1,4 +1,4 @@
-"""The shell for pika's callback connections: SelectConnection, AsyncioConnection, and their like."""
+"""The adapter for pika's callback connections: SelectConnection, AsyncioConnection and similar."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from typing import Any
 from pika.channel import Channel
 from pika.exceptions import AMQPError
 
+from tarry.amqp.properties import Properties
 from tarry.client.options import Options
 from tarry.client.outcomes import PROPERTIES
+from tarry.client.pika.adapter import PikaAdapter
 from tarry.client.pika.confirming import ConfirmingPublisher, Pending
-from tarry.client.pika.shell import Shell
 from tarry.client.request import Incoming
 from tarry.client.settle import requeued, unreported, unsettled
-from tarry.contract.properties import Properties
 
 _LOOK_AGAIN = 0.02
-"""Seconds between two looks at what is still to be said."""
+"""Seconds between two checks for pending work during `close`."""
 
 
-class CallbackRetries(Shell):
-    """Lives as long as its connection: a consumer that connects anew makes a new one. Never blocks."""
+class CallbackRetries(PikaAdapter):
+    """Settles messages on a callback connection. Never blocks.
+
+    Bound to one connection: a consumer that reconnects must create a new instance.
+    """
 
     def __init__(self, connection: Any, options: Options | None = None) -> None:
         super().__init__(options)
@@ -31,13 +34,15 @@ class CallbackRetries(Shell):
         self._reports: Channel | None = None
 
     def close(self, then: Callable[[], None] | None = None) -> None:
-        """Reports what is left, and closes its channels; the connection stays.
+        """Sends the pending reports and closes its own channels. The connection stays open.
 
-        `then` is called when all of it is said, and what was at work in threads is settled: close the connection there.
-        If the connection goes before, it is not called.
+        `then` is called when everything has been sent and all handlers in threads are settled: close the connection
+        there. If the connection is lost before that, `then` is not called.
         """
         self._closing = True
         self._settle_handled()
+        if not self._in_threads:
+            self._outcomes.forget_starts()
         self.flush()
         if self._connection.is_open and (self._in_threads or self._outcomes or self._requests.is_waiting):
             self._connection.ioloop.call_later(_LOOK_AGAIN, partial(self.close, then))
@@ -49,8 +54,8 @@ class CallbackRetries(Shell):
             then()
 
     def flush(self) -> None:
-        """Reports what there is to report, now, or as soon as there is a channel for it."""
-        if not self._outcomes:
+        """Sends the pending reports now, or as soon as a channel is open."""
+        if not self._outcomes.is_ready():
             return
         channel: Any = self._reports
         try:
@@ -61,6 +66,10 @@ class CallbackRetries(Shell):
         except AMQPError as error:
             self._outcomes.take()
             unreported(error)
+
+    def _report_start(self) -> None:
+        """Later: this kind of connection sends nothing before the handler returns, nor its heartbeats."""
+        self._outcomes.arm()
 
     def _flush_soon(self) -> None:
         self._connection.ioloop.call_later(self.options.report_seconds, self.flush)

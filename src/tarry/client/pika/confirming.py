@@ -1,4 +1,4 @@
-"""Publishing on one of pika's callback connections, with an answer for each message: confirmed, or why not."""
+"""Publishes on a pika callback connection and reports the result of each message: confirmed, or the reason why not."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pika import spec
 from pika.channel import Channel
 from pika.exceptions import AMQPError
 
-from tarry.contract.properties import Properties
+from tarry.amqp.properties import Properties
 
 Answer = Callable[[object | None], None]
-"""Called once, with None if the broker confirmed the message, else with the reason."""
+"""Called once: with None if the broker confirmed the message, otherwise with the reason."""
 
 
 class Pending(NamedTuple):
@@ -24,8 +24,8 @@ class Pending(NamedTuple):
 class ConfirmingPublisher:
     """Opens its channel when it is first needed, and again if the broker closes it.
 
-    The exchange is a fanout, so the routing key is free to carry the delivery tag: by it a message that is returned
-    says which one it is.
+    The exchange is a fanout and ignores the routing key, so the routing key carries the delivery tag: it identifies a
+    message that is returned.
     """
 
     def __init__(self, connection: Any, exchange: str) -> None:
@@ -48,7 +48,7 @@ class ConfirmingPublisher:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is a message that has no answer yet."""
+        """Whether any message has no result yet."""
         return bool(self._sent or self._waiting)
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class ConfirmingPublisher:
             self._renew()
 
     def _renew(self) -> None:
-        """Old brokers go on refusing on a channel on which a full queue has refused once."""
+        """Replaces the channel: on old brokers, once a full queue has refused a publish, the channel keeps refusing."""
         self._ready = False
         self.close()
 
@@ -108,7 +108,7 @@ class ConfirmingPublisher:
         return None if taken else "the broker refused it"
 
     def _on_closed(self, _channel: Any, reason: object) -> None:
-        """What was sent may have been taken or not: to ask again is the only safe way."""
+        """Messages in flight may or may not have been accepted: publishing them again is the only safe way."""
         lost = [*self._sent.values(), *self._waiting]
         self._channel, self._ready, self._tag = None, False, 0
         self._sent, self._waiting, self._returned = {}, [], set()

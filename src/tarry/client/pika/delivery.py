@@ -1,4 +1,4 @@
-"""A delivery of pika's, as the shared core sees it."""
+"""Converts a pika delivery to the types of the shared core."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from typing import Any
 
 from pika import BasicProperties
 
+from tarry.amqp.properties import Properties
 from tarry.client.attempt import Attempt
 from tarry.client.request import Incoming
-from tarry.contract.properties import Properties
 
 
 def attempt_of(properties: BasicProperties, queue: str, body: bytes | None = None) -> Attempt:
-    """Which attempt this delivery is, of how many, and until when. A guard needs the body to know a first delivery."""
+    """Which attempt this delivery is, how many are allowed, and until when.
+
+    A deduplicator needs the body to identify a first delivery.
+    """
     return Attempt.read(properties.headers, queue, _text(properties.message_id), body)
 
 
@@ -44,12 +47,12 @@ def _plain(properties: BasicProperties) -> Properties:
 
 
 def _raw(value: str | bytes | None) -> bytes | None:
-    """What is not UTF-8 pika leaves as bytes."""
+    """Values that are not UTF-8 arrive from pika as bytes."""
     return value.encode() if isinstance(value, str) else value
 
 
 def _text(value: str | bytes | None) -> str | None:
-    """As the router reads it, so that both make the same retry id of it."""
+    """Decoded as the router decodes it, so that both compute the same retry id."""
     if isinstance(value, bytes):
         value = value.decode(errors="backslashreplace")
     return value.replace("\x00", "\\x00") if value else None

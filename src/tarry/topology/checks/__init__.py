@@ -1,1 +1,1 @@
-"""The checks of `tarry topology verify`: pure functions from what is expected and what is live to findings."""
+"""The checks of `tarry topology verify`: pure functions that compare the expected with the live state."""

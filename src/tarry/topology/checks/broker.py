@@ -1,4 +1,4 @@
-"""Checks of the broker itself: its version, its feature flags, and how many bindings it can bear. All pure."""
+"""Checks of the broker itself: its version, its feature flags, and how many bindings it can handle. All pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tarry.topology.findings import Finding
 from tarry.topology.live import Live
 
 REQUIRED_FLAGS = ("quorum_queue", "stream_queue")
-"""At-least-once dead-lettering is built on the second as much as on the first."""
+"""At-least-once dead-lettering needs both."""
 
 FAST_ROUTING = (3, 11)
 MOST_BINDINGS_BEFORE = 500
-"""Without `direct_exchange_routing_v2` an exchange reads all its bindings for each extra key: 920 messages a second at
-5,000 bindings, against 11,000 with it."""
+"""Without `direct_exchange_routing_v2` an exchange reads all its bindings for each additional key: 920 messages per
+second at 5,000 bindings, compared with 11,000 with it."""
 
 KNOWN_BAD = (
     (
@@ -30,7 +30,7 @@ KNOWN_BAD = (
         "a queue can crash on dead-lettering a message that it held since 3.13 (rabbitmq-server #12933)",
     ),
 )
-"""First and last bad version, and why."""
+"""First and last affected version, and the reason."""
 
 
 def check_version(_expected: Expected, live: Live) -> Iterator[Finding]:
@@ -52,14 +52,12 @@ def check_feature_flags(_expected: Expected, live: Live) -> Iterator[Finding]:
 
 
 def check_binding_count(expected: Expected, live: Live) -> Iterator[Finding]:
-    """Cancels, destinations and holds are bindings, each on one exchange."""
+    """Cancellations, destinations and pauses are bindings, each kind on one exchange."""
     if _routes_fast(live):
         return
     for exchange, count in sorted(Counter(binding.source for binding in live.bindings).items()):
         if expected.is_ours(exchange) and count > MOST_BINDINGS_BEFORE:
-            problem = (
-                f"has {count} bindings, and a broker that routes the old way slows down above {MOST_BINDINGS_BEFORE}"
-            )
+            problem = f"has {count} bindings; on this broker routing slows down above {MOST_BINDINGS_BEFORE}"
             mend = "upgrade to RabbitMQ 3.11 or later and run: rabbitmqctl enable_feature_flag all"
             yield Finding("bindings", (f"exchange {exchange}",), problem, mend)
 

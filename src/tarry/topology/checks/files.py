@@ -1,4 +1,4 @@
-"""Checks of the topology files: what is valid and hardly meant, and whether they are the files applied. All pure."""
+"""Checks of the topology files: settings that are probably unintended, and files other than those applied. All pure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FILE_CHECKS = frozenset({ORDER, ZERO, APPLIED})
 """The names of the checks in this module."""
 
 MOST_COMPARED = 200
-"""Policies; each is compared with all before it, and those after so many are not."""
+"""The number of policies that are compared, each with all policies before it; later ones are not checked."""
 
 
 def concerns(expected: Expected, live: Live) -> Iterator[Finding]:
-    """All that a person should know before these files are used on this broker."""
+    """Findings that an operator should see before these files are used on this broker."""
     yield from check_files(expected, live)
     yield from check_applied(expected, live)
 
@@ -34,7 +34,7 @@ def check_files(expected: Expected, _live: Live) -> Iterator[Finding]:
 
 
 def check_applied(expected: Expected, live: Live) -> Iterator[Finding]:
-    """Another folder than the one applied makes tiers in use look left over."""
+    """Reports files that differ from the applied ones: with another folder, tiers in use would look left over."""
     topology, applied = expected.topology, live.applied(expected.names)
     if applied is None or applied.digest == digest(topology):
         return
@@ -71,7 +71,7 @@ def check_policies(topology: Topology) -> Iterator[Finding]:
 
 
 def _covered(topology: Topology) -> dict[int, list[int]]:
-    """By the first policy that matches all that others match: the places of those."""
+    """Maps the place of a policy to the places of later policies whose messages it matches completely."""
     found: dict[int, list[int]] = {}
     effort = Effort()
     matches = [policy.match for policy in topology.policies[:MOST_COMPARED]]
@@ -83,7 +83,7 @@ def _covered(topology: Topology) -> dict[int, list[int]]:
 
 
 def _without_delay(policy: Policy) -> list[int]:
-    """The numbers of the retries that wait for nothing, jitter included."""
+    """The numbers of the retries whose delay is 0, jitter included."""
     return [count + 1 for count in range(policy.ceiling) if policy.delay(count) == 0 and policy.longest_jitter(0) == 0]
 
 

@@ -1,17 +1,15 @@
-"""Checks of what is declared: exchanges, queues, arguments and bindings against the files. All pure."""
+"""Checks of what is declared: compares exchanges, queues, arguments and bindings with the files. All pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tarry.core.names import RESERVED, Destination
-from tarry.topology.expected import Expected
-from tarry.topology.explain import explain_conflict, explain_details, way_to_migrate
+from tarry.core.names import AUTOMATIC, GATE_KINDS, RESERVED, Destination, Kind, Names
+from tarry.topology.expected import Expected, tier_role
 from tarry.topology.findings import APPLY, Finding
-from tarry.topology.left_over import tier_role
 from tarry.topology.live import Live
 from tarry.topology.objects import Binding, Queue
-from tarry.topology.plan import Difference, Plan, make_plan
+from tarry.topology.plan import Difference, Plan, explain_conflict, explain_details, make_plan, way_to_migrate
 
 
 def plan_of(expected: Expected, live: Live) -> Plan:
@@ -39,47 +37,60 @@ def check_conflicts(expected: Expected, live: Live) -> Iterator[Finding]:
         yield Finding("binding", (subject,), problem, mend.rstrip("."))
 
 
+def check_former(expected: Expected, live: Live) -> Iterator[Finding]:
+    for binding in plan_of(expected, live).former:
+        problem = "is of an earlier version: by it a message returns even if its policy or job type is paused"
+        yield Finding("binding", (f"binding {binding}",), problem, APPLY)
+
+
 def check_left_over(expected: Expected, live: Live) -> Iterator[Finding]:
     for part in plan_of(expected, live).left_over:
         depth = live.depths.get(part.name, 0)
         mend = f"tarry topology drain {part.name}" if isinstance(part, Queue) else "tarry topology prune"
-        holds = f" and holds {depth} messages" if depth else ""
-        yield Finding("left over", (f"{part.kind} {part.name}",), f"is in no policy any more{holds}", mend, "note")
+        content = f" and holds {depth} messages" if depth else ""
+        yield Finding("left over", (f"{part.kind} {part.name}",), f"is no longer in any policy{content}", mend, "note")
 
 
 def check_relays(expected: Expected, live: Live) -> Iterator[Finding]:
-    """Each destination's relay and held queue, where it has them, must be what attach made them."""
+    """Each destination's relay and held queue, if present, must be as attach declared it."""
     for destination in destinations(expected, live):
         for wanted in (expected.relay_of(destination), expected.held_of(destination)):
             standing = live.queues.get(wanted.name) if wanted is not None else None
             if wanted is not None and standing is not None and standing != wanted:
                 yield _different(expected, Difference(wanted, standing, live.depths.get(wanted.name, 0)))
+    for name, held in sorted(live.queues.items()):
+        found = expected.names.parse(name)
+        if found is not None and found.kind == "gate":
+            as_declared = Queue(name, expected.held_of(AUTOMATIC).arguments)
+            if held != as_declared and as_declared not in expected.blueprint.queues:
+                yield _different(expected, Difference(as_declared, held, live.depths.get(name, 0)))
 
 
 def check_ways_home(expected: Expected, live: Live) -> Iterator[Finding]:
-    """A relay whose messages find no way home sends them all to the unroutable queue."""
+    """A relay queue without a binding on the deliver exchange would send all its messages to the unroutable queue."""
     names = expected.names
     home = {binding.key for binding in live.bindings if binding.source == names.deliver}
     for binding in live.bindings_from(names.relay):
         if binding.key not in home:
-            name = binding.destination.removeprefix(names.relay + ".")
-            problem = "has a relay and no way home: its retries would end in the unroutable queue"
+            name = names.destination_label(binding.destination) or binding.destination
+            problem = "has a relay but no return binding: its retries would end in the unroutable queue"
             yield Finding("destination", (name,), problem, f"tarry attach {name}")
 
 
 def check_foreign_bindings(expected: Expected, live: Live) -> Iterator[Finding]:
-    """A binding that tarry did not make takes a copy of every message, and a queue that rejects stalls the tiers."""
+    """A binding that tarry did not create takes a copy of every message, and a queue that rejects stalls the tiers."""
     ours = {exchange.name for exchange in expected.blueprint.exchanges}
-    conflicting = {conflict.live for conflict in plan_of(expected, live).conflicts}
-    planned = {*expected.blueprint.bindings, *conflicting}
+    plan = plan_of(expected, live)
+    reported = {*(conflict.live for conflict in plan.conflicts), *plan.former}
+    planned = {*expected.blueprint.bindings, *reported}
     for binding in sorted(live.bindings - planned, key=str):
         if binding.source in ours and not _known(expected, binding):
-            problem = "was not made by tarry; it takes copies of messages on their way"
+            problem = "was not created by tarry; it takes copies of messages in flight"
             yield Finding("binding", (f"binding {binding}",), problem, "unbind it in the management UI")
 
 
 def destinations(expected: Expected, live: Live) -> list[Destination]:
-    """All that messages can return to, read from the deliver exchange."""
+    """All queues and exchanges that messages can return to, read from the bindings of the deliver exchange."""
     found = (
         Destination(binding.destination_type, binding.destination)
         for binding in live.bindings_from(expected.names.deliver)
@@ -88,16 +99,25 @@ def destinations(expected: Expected, live: Live) -> list[Destination]:
 
 
 def _known(expected: Expected, binding: Binding) -> bool:
-    """Made by attach, pause, cancel, or an earlier topology."""
+    """Whether the binding was created by attach, pause, cancel, or an earlier topology."""
     names = expected.names
     if binding.source == names.deliver:
         return binding.key == Destination(binding.destination_type, binding.destination).key
-    if binding.source in (names.relay, names.held_gate):
-        stem = f"{names.prefix}relay." if binding.source == names.relay else f"{names.prefix}held."
-        return binding.key.startswith(RESERVED) and binding.destination.startswith(stem)
-    if binding.source in (names.cancelled_gate, names.released_gate):
+    kind = _kinds_behind(names).get(binding.source)
+    if kind is not None:
+        found = names.parse(binding.destination)
+        serves_one = found is not None and found.kind == kind and found.label is not None
+        return serves_one and binding.key.startswith(RESERVED)
+    if binding.source in (names.cancelled_gate, names.released_gate, names.recheck_cancelled):
         return binding.destination == names.cancelled
     return tier_role(names, binding.destination) is not None
+
+
+def _kinds_behind(names: Names) -> dict[str, Kind]:
+    """The exchanges on which attach and pause create bindings, and the kind of queue behind each."""
+    gates = (*map(names.gate, GATE_KINDS), *map(names.recheck_gate, GATE_KINDS))
+    behind_gates: dict[str, Kind] = dict.fromkeys(gates, "gate")
+    return {names.relay: "relay", names.held_gate: "held", names.recheck_held: "held", **behind_gates}
 
 
 def _different(expected: Expected, difference: Difference) -> Finding:

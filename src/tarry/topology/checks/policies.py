@@ -1,4 +1,4 @@
-"""Checks of the broker's own policies: one set with other queues in mind can match tarry's too. All pure."""
+"""Checks of the broker's own policies: a policy meant for other queues can also match tarry's. All pure."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tarry.topology.broker_policies import BrokerPolicy, overridden, policy_for
 from tarry.topology.expected import Expected
 from tarry.topology.findings import Finding
 from tarry.topology.live import Live
 from tarry.topology.objects import Queue
-from tarry.topology.policies import BrokerPolicy, overridden, policy_for
 
 HURTS = {
-    "message-ttl": "messages would leave before their time, or be lost",
+    "message-ttl": "messages would leave early, or be lost",
     "expires": "the queue would be deleted, with all it holds, after that long without use",
     "max-length": "once full it rejects or drops, and a queue that rejects stalls every tier before it",
     "max-length-bytes": "once full it rejects or drops, and a queue that rejects stalls every tier before it",
-    "max-in-memory-length": "messages would be read from disk on their way",
-    "max-in-memory-bytes": "messages would be read from disk on their way",
-    "overflow": "what happens to a message that does not fit would change",
-    "dead-letter-exchange": "messages would take another way than back",
-    "dead-letter-routing-key": "it replaces the routing key and strips the addresses that bring a message back",
+    "max-in-memory-length": "messages would be read from disk",
+    "max-in-memory-bytes": "messages would be read from disk",
+    "overflow": "the handling of messages that exceed a limit would change",
+    "dead-letter-exchange": "messages would not return to their queue",
+    "dead-letter-routing-key": "it replaces the routing key and removes the addresses that route a message back",
     "dead-letter-strategy": "a message could be lost between two queues",
-    "delivery-limit": "a message would be dropped after so many deliveries",
+    "delivery-limit": "a message would be dropped after that many deliveries",
 }
 
 
@@ -43,7 +43,7 @@ def check_unread(_expected: Expected, live: Live) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Effect:
-    """What one policy does to a key, the same for every queue it does it to."""
+    """How one policy changes one key; equal for all queues that it changes in the same way."""
 
     policy: BrokerPolicy
     key: str
@@ -57,7 +57,7 @@ class _Effect:
 
 
 def _queues_under(expected: Expected, live: Live, policies: Sequence[BrokerPolicy], kind: str) -> Iterator[Finding]:
-    """Queues that one policy changes in the same way share a line."""
+    """Queues that a policy changes in the same way are reported in one finding."""
     touched: dict[tuple[str, str, str], tuple[_Effect, list[Queue]]] = {}
     for name, queue in sorted(live.queues.items()):
         policy = policy_for(queue, policies) if expected.is_ours(name) else None
@@ -78,11 +78,11 @@ def _effects(queue: Queue, policy: BrokerPolicy | None) -> Iterator[_Effect]:
 def _mend(expected: Expected, kind: str, policy: BrokerPolicy) -> str:
     clear = "clear_operator_policy" if kind == "operator policy" else "clear_policy"
     command = f"rabbitmqctl {clear} -p {shlex.quote(expected.vhost)} {shlex.quote(policy.name)}"
-    return f"narrow its pattern so that it spares {expected.names.prefix}*, or: {command}"
+    return f"narrow its pattern so that it does not match {expected.names.prefix}*, or: {command}"
 
 
 def _alternate_exchanges(expected: Expected, live: Live) -> Iterator[Finding]:
-    """An argument beats a policy here; only an exchange that has no alternate of its own can be given one."""
+    """An exchange's own argument overrides a policy, so only an exchange without an alternate can be given one."""
     touched: dict[str, tuple[BrokerPolicy, list[str]]] = {}
     for exchange in expected.blueprint.exchanges:
         there = live.exchanges.get(exchange.name)
@@ -92,6 +92,6 @@ def _alternate_exchanges(expected: Expected, live: Live) -> Iterator[Finding]:
     for policy, exchanges in touched.values():
         problem = (
             f"policy {policy.name!r} (pattern {policy.pattern}) makes alternate-exchange "
-            f"{policy.definition['alternate-exchange']}: a message that nothing takes would no longer be returned"
+            f"{policy.definition['alternate-exchange']}: an unroutable message would no longer be returned"
         )
         yield Finding("policy", tuple(exchanges), problem, _mend(expected, "policy", policy))

@@ -1,9 +1,8 @@
-"""Who is calling and what they may do: bearer tokens with two roles; where there are none, anybody on this machine."""
+"""Authentication and roles: bearer tokens with two roles; without tokens, local callers only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -13,10 +12,11 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import Headers
 
-from tarry.errors import SettingsError
+from tarry.core.queue_scope import QueueScope
+from tarry.errors import Code, SettingsError
 from tarry.settings import Settings
 from tarry.settings.tokens import Role, Token, find
-from tarry.web.api.fields import Text
+from tarry.web.api.parameters import Text
 from tarry.web.api.problems import ProblemError
 
 LOCAL = "local"
@@ -25,46 +25,50 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whose token it is, and for whom they say they act."""
+    """The name of the token, its role, and the person it is used for."""
 
     name: str
     role: Role
     requested_by: str | None = None
+    scope: QueueScope | None = None
+    """The queues that it is limited to; None for all."""
 
     def actor(self, requested_by: str | None = None) -> str:
-        """As it is recorded: `ci/alice`. What the body says goes before the header X-Requested-By."""
+        """The recorded actor, such as `ci/alice`. The body takes precedence over the header X-Requested-By."""
         person = requested_by or self.requested_by
         return f"{self.name}/{person}" if person else self.name
 
 
 class Requested(BaseModel):
-    """What every action's body may say. A word that is not described is refused: `lats: 30m` would pause for good."""
+    """Common fields of every action. Unknown fields are refused: `lats: 30m` would pause without an end."""
 
     model_config = ConfigDict(extra="forbid")
 
-    requested_by: Text | None = Field(None, description="Who wants this; recorded behind the token's name.")
+    requested_by: Text | None = Field(
+        None, description="The person who requests this; recorded after the name of the token."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may come in. Without tokens: whoever can reach a loopback address, and is no web page."""
+    """Which callers are allowed. Without tokens: all that reach a loopback address, except web pages of other sites."""
 
     tokens: tuple[Token, ...]
 
     @classmethod
     def of(cls, settings: Settings) -> Access:
-        """Refuses to be open to others than this machine without tokens."""
+        """Raises SettingsError if the API would be reachable from other machines without tokens."""
         if not settings.tokens and not is_loopback(settings.http_host):
             raise SettingsError(
-                f"HTTP_HOST={settings.http_host} would open the API to others, and there are no tokens. "
-                "Make one with `tarry token new NAME --role operate` and set API_TOKENS, "
+                f"HTTP_HOST={settings.http_host} would open the API to other machines, and there are no tokens. "
+                "Create one with `tarry token new NAME --role operate` and set API_TOKENS, "
                 "or set HTTP_API=off to serve only health and metrics there."
             )
         return cls(settings.tokens)
 
     def admit(self, headers: Headers, method: str) -> Caller:
-        """The caller, or the reason why not. A call that could change something needs a token that may."""
-        caller = self._by_token(headers) if self.tokens else _by_place(headers)
+        """The caller; raises ProblemError if it is not allowed. Methods that change something need the role operate."""
+        caller = self._by_token(headers) if self.tokens else _by_address(headers)
         if method not in READING and caller.role is not Role.OPERATE:
             raise _may_only_look(caller)
         return caller
@@ -74,32 +78,34 @@ class Access:
         token = find(self.tokens, given.strip()) if scheme.lower() == "bearer" else None
         if token is None:
             raise ProblemError(
-                HTTPStatus.UNAUTHORIZED,
-                "Send a token that the service knows: `Authorization: Bearer …`. `tarry token new` makes one.",
+                Code.UNAUTHORIZED,
+                "Send a valid token: `Authorization: Bearer …`. `tarry token new` creates one.",
                 {"WWW-Authenticate": 'Bearer realm="tarry"'},
             )
-        return Caller(token.name, token.role)
+        return Caller(token.name, token.role, scope=token.scope)
 
 
-def _by_place(headers: Headers) -> Caller:
-    """Another site's page in a browser on this machine can reach us too: by its own name for our address (the host
-    gives that away), or with a request across origins (the origin does).
+def _by_address(headers: Headers) -> Caller:
+    """A page of another site, in a browser on this machine, can reach a loopback address too: through a host name that
+    resolves to it (the Host header shows it), or with a cross-origin request (the Origin header shows it).
     """
     host = headers.get("host", "")
     if not is_loopback(_split(f"//{host}")[1]):
         raise ProblemError(
-            HTTPStatus.MISDIRECTED_REQUEST,
-            "Without API_TOKENS the API answers only to the names of this machine itself, as in http://127.0.0.1.",
+            Code.WRONG_HOST,
+            "Without API_TOKENS the API accepts only local host names, such as http://127.0.0.1.",
         )
     origin = headers.get("origin")
     foreign = origin is not None and _split(origin)[0] != host
     if foreign or headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
-        raise ProblemError(HTTPStatus.FORBIDDEN, "Without API_TOKENS the API does not answer to other sites' pages.")
+        raise ProblemError(
+            Code.FORBIDDEN, "Without API_TOKENS the API does not accept requests from pages of other sites."
+        )
     return Caller(LOCAL, Role.OPERATE)
 
 
 def _split(url: str) -> tuple[str, str]:
-    """Host with port, and host alone; empty where it is no address."""
+    """Host with port, and host alone; both empty if the URL is not valid."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -115,22 +121,20 @@ def is_loopback(host: str) -> bool:
 
 
 def _may_only_look(caller: Caller) -> ProblemError:
-    return ProblemError(
-        HTTPStatus.FORBIDDEN, f"The token {caller.name!r} may only look; this needs one with the role operate."
-    )
+    return ProblemError(Code.FORBIDDEN, f"The token {caller.name!r} has the role look; this needs the role operate.")
 
 
-bearer = HTTPBearer(auto_error=False, description="Made by `tarry token new`. Not needed where there are no tokens.")
+bearer = HTTPBearer(auto_error=False, description="Created by `tarry token new`. Not needed if API_TOKENS is empty.")
 
 
 async def looker(request: Request, _token: Annotated[object, Depends(bearer)]) -> Caller:
-    """For everything that only reads. The guard has let them in already."""
+    """For routes that only read. The middleware has authenticated the caller already."""
     caller: Caller = request.state.caller
     return caller
 
 
 async def operator(caller: Annotated[Caller, Depends(looker)]) -> Caller:
-    """For everything that acts, and for payloads."""
+    """For actions and payloads."""
     if caller.role is not Role.OPERATE:
         raise _may_only_look(caller)
     return caller

@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: a caller who heard no answer asks again with the same key, and it is done once."""
+"""`Idempotency-Key`: a request that is repeated with the same key is executed once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from http import HTTPStatus
 import structlog
 from starlette.datastructures import Headers
 
-from tarry.control.calls import Answer, Calls, ReusedKeyError
-from tarry.errors import AuditError, ConflictError
+from tarry.errors import AuditError, Code, ConflictError
+from tarry.operations.idempotency import IdempotencyKeys, ReusedKeyError, StoredReply
 from tarry.web.api.auth import Caller
-from tarry.web.api.exchange import Exchange, Reply
+from tarry.web.api.http_request import HttpReply, HttpRequest
 from tarry.web.api.problems import ProblemError
 
 log = structlog.get_logger()
@@ -22,58 +22,56 @@ HEADER = "Idempotency-Key"
 REPLAYED = "Idempotency-Replayed"
 PATTERN = r"^[!-~]{1,200}$"
 
-Handler = Callable[[], Awaitable[Reply]]
+Handler = Callable[[], Awaitable[HttpReply]]
 
 
-async def once(calls: Calls, caller: Caller, exchange: Exchange, handle: Handler) -> Reply:
-    """Only what was done is kept. A call that failed changed nothing, or says so: the next one tries again."""
-    key = key_of(exchange.headers)
+async def once(keys: IdempotencyKeys, caller: Caller, request: HttpRequest, handle: Handler) -> HttpReply:
+    """Only successful replies are stored. After a failure, the next request with the key is executed again."""
+    key = key_of(request.headers)
     if key is None:
         return await handle()
-    fingerprint = _fingerprint(exchange)
-    known = await _begin(calls, caller.name, key, fingerprint)
+    fingerprint = _fingerprint(request)
+    known = await _begin(keys, caller.name, key, fingerprint)
     if known is not None:
-        return Reply.of(known.status, known.media_type, known.body, {REPLAYED: "true"})
+        return HttpReply.of(known.status, known.media_type, known.body, {REPLAYED: "true"})
     reply = None
     try:
         reply = await handle()
     finally:
-        await _end(calls, caller.name, key, fingerprint, reply)
+        await _end(keys, caller.name, key, fingerprint, reply)
     return reply
 
 
 def key_of(headers: Headers) -> str | None:
     key = headers.get(HEADER)
     if key is not None and not re.fullmatch(PATTERN, key):
-        raise ProblemError(
-            HTTPStatus.UNPROCESSABLE_ENTITY, f"{HEADER} should have from 1 to 200 visible ASCII characters."
-        )
+        raise ProblemError(Code.INVALID_REQUEST, f"{HEADER} must have 1 to 200 visible ASCII characters.")
     return key
 
 
-async def _begin(calls: Calls, caller: str, key: str, fingerprint: str) -> Answer | None:
+async def _begin(keys: IdempotencyKeys, caller: str, key: str, fingerprint: str) -> StoredReply | None:
     try:
-        return await calls.begin(caller, key, fingerprint)
+        return await keys.begin(caller, key, fingerprint)
     except ReusedKeyError as error:
-        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+        raise ProblemError(Code.KEY_REUSED, str(error)) from error
     except ConflictError as error:
-        raise ProblemError(HTTPStatus.CONFLICT, str(error), {"Retry-After": "1"}) from error
+        raise ProblemError(Code.REQUEST_IN_PROGRESS, str(error), {"Retry-After": "1"}) from error
 
 
-async def _end(calls: Calls, caller: str, key: str, fingerprint: str, reply: Reply | None) -> None:
-    """The answer goes out even if it cannot be kept: it is true all the same."""
+async def _end(keys: IdempotencyKeys, caller: str, key: str, fingerprint: str, reply: HttpReply | None) -> None:
+    """The reply is sent even if it cannot be stored."""
     try:
         if reply is not None and reply.status < HTTPStatus.MULTIPLE_CHOICES:
-            await calls.finish(caller, key, fingerprint, Answer(reply.status, reply.media_type, reply.body))
+            await keys.finish(caller, key, fingerprint, StoredReply(reply.status, reply.media_type, reply.body))
         else:
-            await calls.drop(caller, key, fingerprint)
+            await keys.drop(caller, key, fingerprint)
     except AuditError as error:
-        log.warning("an answer was not kept for its key", caller=caller, key=key, reason=str(error))
+        log.warning("reply not stored for its idempotency key", caller=caller, key=key, reason=str(error))
 
 
-def _fingerprint(exchange: Exchange) -> str:
+def _fingerprint(request: HttpRequest) -> str:
     made = hashlib.sha256()
-    for part in (exchange.method, exchange.path, exchange.query, exchange.headers.get("x-requested-by", "")):
+    for part in (request.method, request.path, request.query, request.headers.get("x-requested-by", "")):
         made.update(part.encode() + b"\0")
-    made.update(exchange.body)
+    made.update(request.body)
     return made.hexdigest()

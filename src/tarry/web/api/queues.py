@@ -1,125 +1,171 @@
-"""Destinations: which there are, pausing and resuming them; and the intake."""
+"""Destinations: the list, pause and resume; pauses of policies, job types and types; and the intake."""
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Path, Query
-from pydantic import AfterValidator, BaseModel, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field
 
-from tarry.control import holds
-from tarry.control.held import Held, Holds, known_destinations, show_holds
-from tarry.control.holds import RATE, Paused, Resumed
-from tarry.control.intake import Intake, pause_intake, read_intake, resume_intake
-from tarry.core.durations import PATTERN, parse_duration
+from tarry.operations.intake import Intake
+from tarry.operations.pause import RATE, DestinationPause, Paused, Pauses, ReleaseOptions, Resumed
 from tarry.web.api.auth import Looker, Operator, Requested
-from tarry.web.api.desk import TheDesk
-from tarry.web.api.fields import QueueName, Text
+from tarry.web.api.dependencies import Operations
+from tarry.web.api.parameters import Lasting, QueueName, Text, length_of
 
 router = APIRouter(tags=["queues"])
-
-LONGEST_MS = 3650 * 86_400_000
-
-
-def _sane(text: str) -> str:
-    if not 0 < parse_duration(text) <= LONGEST_MS:
-        raise ValueError("should be more than nothing and at most ten years")
-    return text
-
-
-Lasting = Annotated[str, StringConstraints(max_length=40, pattern=PATTERN), AfterValidator(_sane)]
-"""`30m`, `1h30m`."""
 
 Name = Annotated[QueueName, Path(description="A queue, `exchange:NAME`, or a glob such as `orders.*`.")]
 
 
-class Queue(BaseModel):
+class QueueItem(BaseModel):
     """A destination of retries."""
 
     name: str
-    hold: Held | None = Field(description="null where nothing is held.")
+    paused: DestinationPause | None = Field(description="null if it is not paused.")
 
 
 class Queues(BaseModel):
-    """All that are known."""
+    """All known destinations."""
 
-    items: list[Queue]
+    items: list[QueueItem]
+
+
+class Releasing(BaseModel):
+    """Rate and canary of a release."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rate: int = Field(RATE, ge=1, le=100_000, description="Messages per second, for each held queue.")
+    canary: bool = Field(default=False, description="First 1, then 10, then 100; the rest only if those succeed.")
+    observe: Lasting = Field("10s", description="Observe each canary for at least this long.")
+
+    def options(self) -> ReleaseOptions:
+        return ReleaseOptions(self.rate, self.canary, length_of(self.observe))
 
 
 class Pausing(Requested):
-    """For how long, and why."""
+    """How long to pause, and why."""
 
-    reason: Text | None = Field(None, description="Shown to everybody who asks why nothing moves.")
-    lasts: Lasting | None = Field(None, description="It resumes by itself after so long, as in 30m; null: for good.")
+    reason: Text | None = Field(None, description="Shown with the pause.")
+    lasts: Lasting | None = Field(None, description="Resume automatically after this long, as in 30m; null: never.")
+    at_end: Releasing | None = Field(
+        None, description="With `lasts`: how messages are released then; null: at 500 a second, without a canary."
+    )
 
-
-class Resuming(Requested):
-    """How fast, and how carefully."""
-
-    rate: int = Field(RATE, ge=1, le=100_000, description="Messages a second, for each destination.")
-    canary: bool = Field(default=False, description="First 1, then 10, then 100; the rest only if those succeed.")
-    look: Lasting = Field("10s", description="How long each canary is watched at least.")
-
-
-class Intaking(Requested):
-    """Why."""
-
-    reason: Text | None = Field(None, description="Shown to everybody who asks why nothing moves.")
+    def options(self) -> dict[str, Any]:
+        lasts = length_of(self.lasts) if self.lasts else None
+        return {"reason": self.reason, "lasts": lasts, "at_end": self.at_end.options() if self.at_end else None}
 
 
-@router.get("/queues", summary="Destinations, and which of them are held")
+class Resuming(Releasing, Requested):
+    """Rate and canary of the release."""
+
+
+class Scoped(BaseModel):
+    """What is paused."""
+
+    scope: Literal["policy", "job-type", "automatic-retries", "stuck-recovery"]
+    name: Text | None = Field(None, description="The policy or the job type; null for the other scopes.")
+
+
+class PausingScope(Scoped, Pausing):
+    """What to pause, how long, and why."""
+
+
+class ResumingScope(Scoped, Resuming):
+    """What to resume, and how."""
+
+
+class IntakeRequest(Requested):
+    """The reason."""
+
+    reason: Text | None = Field(None, description="Shown with the pause.")
+
+
+class PausingIntake(IntakeRequest):
+    """How long to pause, and why."""
+
+    lasts: Lasting | None = Field(None, description="Resume automatically after this long, as in 30m; null: never.")
+
+
+@router.get("/queues", summary="Destinations, and which of them are paused")
 async def list_queues(
-    _caller: Looker, desk: TheDesk, match: Annotated[QueueName, Query(description="A glob.")] = "*"
+    _caller: Looker, operations: Operations, match: Annotated[QueueName, Query(description="A glob.")] = "*"
 ) -> Queues:
-    """Attached, delivered to before, with something open, or held."""
-    held = {one.destination: one for one in (await show_holds(desk)).holds}
-    return Queues(items=[Queue(name=name, hold=held.get(name)) for name in await known_destinations(desk, match)])
+    """Destinations that are attached, were delivered to before, have open retries, or are paused."""
+    shown = (await operations.show_pauses()).paused_destinations
+    paused = {one.destination: one for one in shown if one.is_destination}
+    return Queues(
+        items=[QueueItem(name=name, paused=paused.get(name)) for name in await operations.destinations(match)]
+    )
 
 
-@router.get("/holds", summary="What is paused")
-async def list_holds(_caller: Looker, desk: TheDesk) -> Holds:
-    """By whom, why, until when; how much waits, and how far a release is."""
-    return await show_holds(desk)
+@router.get("/pauses", summary="What is paused")
+async def list_pauses(_caller: Looker, operations: Operations) -> Pauses:
+    """Who paused it, why and until when; how many messages are held; the progress of a release."""
+    return await operations.show_pauses()
 
 
-@router.post("/queues/{name:path}/pause", summary="Hold returns to it")
-async def pause(caller: Operator, desk: TheDesk, name: Name, said: Annotated[Pausing | None, Body()] = None) -> Paused:
-    """Or to all that match a glob, also those that appear later. 404 if nobody knows a destination of that name."""
-    wish = said or Pausing()
-    actor, lasts = caller.actor(wish.requested_by), _length(wish.lasts) if wish.lasts else None
-    return await holds.pause(desk, name, actor=actor, reason=wish.reason, lasts=lasts)
+@router.post("/pauses", summary="Pause a policy, a job type, automatic retries, or the recovery of stuck messages")
+async def pause_scope(caller: Operator, operations: Operations, body: PausingScope) -> Paused:
+    """`without_key` counts waiting retries that an earlier version scheduled: the pause does not apply to them. 404 if
+    there is no such policy.
+    """
+    acting = operations.acting_as(caller.actor(body.requested_by))
+    return await acting.pause(body.name or "", scope=body.scope, **body.options())
 
 
-@router.post("/queues/{name:path}/resume", summary="Let go what is held")
+@router.post("/pauses/resume", summary="Resume what POST /pauses paused")
+async def resume_scope(caller: Operator, operations: Operations, body: ResumingScope) -> Resumed:
+    """The service releases held messages, and continues after a restart. A message that another pause applies to stays
+    held. 404 if it is not paused.
+    """
+    acting, how = operations.acting_as(caller.actor(body.requested_by)), body.options()
+    return await acting.resume(body.name or "", scope=body.scope, rate=how.rate, canary=how.canary, observe=how.observe)
+
+
+@router.post("/queues/{name:path}/pause", summary="Pause returns to a destination")
+async def pause(
+    caller: Operator, operations: Operations, name: Name, body: Annotated[Pausing | None, Body()] = None
+) -> Paused:
+    """Also pauses destinations that match a glob and appear later. 404 if no destination has that name."""
+    wanted = body or Pausing()
+    acting = operations.acting_as(caller.actor(wanted.requested_by))
+    return await acting.pause(name, **wanted.options())
+
+
+@router.post("/queues/{name:path}/resume", summary="Release held messages")
 async def resume(
-    caller: Operator, desk: TheDesk, name: Name, said: Annotated[Resuming | None, Body()] = None
+    caller: Operator, operations: Operations, name: Name, body: Annotated[Resuming | None, Body()] = None
 ) -> Resumed:
-    """The service does it, and goes on after a restart; /holds says how far it is. 404 if nothing of it is paused."""
-    wish = said or Resuming()
-    actor, look = caller.actor(wish.requested_by), _length(wish.look)
-    return await holds.resume(desk, name, actor=actor, rate=wish.rate, canary=wish.canary, look=look)
+    """The service releases them, and continues after a restart; /pauses shows the progress. 404 if it is not paused."""
+    wanted = body or Resuming()
+    acting = operations.acting_as(caller.actor(wanted.requested_by))
+    return await acting.resume(name, rate=wanted.rate, canary=wanted.canary, observe=length_of(wanted.observe))
 
 
-@router.get("/intake", summary="Whether requests are taken")
-async def show_intake(_caller: Looker, desk: TheDesk) -> Intake:
-    """And who said so."""
-    return await read_intake(desk)
+@router.get("/intake", summary="State of the intake")
+async def show_intake(_caller: Looker, operations: Operations) -> Intake:
+    """Whether it is paused, and who paused or resumed it."""
+    return await operations.show_intake()
 
 
-@router.post("/intake/pause", summary="Take no requests")
-async def stop_intake(caller: Operator, desk: TheDesk, said: Annotated[Intaking | None, Body()] = None) -> Intake:
-    """They wait in their queue; what already waits in tiers returns as it should."""
-    wish = said or Intaking()
-    return await pause_intake(desk, actor=caller.actor(wish.requested_by), reason=wish.reason)
+@router.post("/intake/pause", summary="Pause the intake")
+async def pause_intake(
+    caller: Operator, operations: Operations, body: Annotated[PausingIntake | None, Body()] = None
+) -> Intake:
+    """Requests wait in their queue; messages in tiers return as usual."""
+    wanted = body or PausingIntake()
+    lasts = length_of(wanted.lasts) if wanted.lasts else None
+    acting = operations.acting_as(caller.actor(wanted.requested_by))
+    return await acting.pause_intake(reason=wanted.reason, lasts=lasts)
 
 
-@router.post("/intake/resume", summary="Take requests again")
-async def open_intake(caller: Operator, desk: TheDesk, said: Annotated[Intaking | None, Body()] = None) -> Intake:
+@router.post("/intake/resume", summary="Resume the intake")
+async def resume_intake(
+    caller: Operator, operations: Operations, body: Annotated[IntakeRequest | None, Body()] = None
+) -> Intake:
     """All routers follow within a second."""
-    wish = said or Intaking()
-    return await resume_intake(desk, actor=caller.actor(wish.requested_by), reason=wish.reason)
-
-
-def _length(text: str) -> timedelta:
-    return timedelta(milliseconds=parse_duration(text))
+    wanted = body or IntakeRequest()
+    return await operations.acting_as(caller.actor(wanted.requested_by)).resume_intake(reason=wanted.reason)

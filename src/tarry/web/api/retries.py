@@ -1,120 +1,96 @@
-"""Retries: the list, one with its timeline, and its payload for those who may see it."""
+"""Retries: the list, one retry with its timeline, its payload; cancel and retry."""
 
 from __future__ import annotations
 
-import base64
-from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Body, Path, Query
+from pydantic import Field
 
-from tarry.control.lookup import NOBODY, Place, Wanted, list_retries, payload_of, timeline_of
 from tarry.core.states import State
-from tarry.web.api.auth import Looker, Operator
-from tarry.web.api.desk import TheDesk
-from tarry.web.api.fields import Moment, QueueName, Text
-from tarry.web.api.paging import Cursor, Limit, Page, read_cursor, write_cursor
+from tarry.operations.cancel import Diverted
+from tarry.operations.lookup import Order, RetryFilter, RetryRow, StoredPayload
+from tarry.operations.paging import Page
+from tarry.operations.retry_now import Retried
+from tarry.store.history import Timeline
+from tarry.web.api.auth import Looker, Operator, Requested
+from tarry.web.api.dependencies import Operations
+from tarry.web.api.parameters import Cursor, Limit, Moment, QueueName, Text
 
 router = APIRouter(prefix="/retries", tags=["retries"])
-
-
-class Listed(BaseModel):
-    """A retry in a list; payloads are never in one."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    retry_id: str
-    message_id: str | None
-    queue: str = Field(description="The queue it failed in.")
-    state: str
-    round: int
-    retry_count: int = Field(description="Retries spent once it has returned.")
-    max_retries: int | None
-    policy: str | None
-    error_class: str | None
-    error_type: str | None
-    error_reason: str | None = Field(description="Its beginning, in lists.")
-    fingerprint: str | None = Field(description="The same for errors that differ only in numbers and ids.")
-    tier: str | None = Field(description="The queue that it waits in first.")
-    first_failed: datetime
-    due: datetime | None
-    returned: datetime | None
-    drift_ms: int | None = Field(description="How long after its due moment it last came back.")
-    body_size: int | None = Field(description="Bytes of the stored payload; null where it was not kept.")
-
-
-class StepTaken(BaseModel):
-    """One step of a timeline."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    round: int
-    state: str
-    at: datetime
-    actor: str
-    reason: str | None
-    detail: dict[str, Any] | None
-
-
-class WithTimeline(Listed):
-    """One retry, and everything that happened to it."""
-
-    steps: list[StepTaken] = Field(description="In order; of a very long one the latest thousand.")
-
-
-class Stored(BaseModel):
-    """A message as it was stored."""
-
-    body: str = Field(description="The payload, in base64.")
-    size: int
-    properties: dict[str, str | int]
-    headers: dict[str, str | int | None] = Field(description="null where one is neither text nor a whole number.")
 
 
 @router.get("", summary="List retries")
 async def list_them(
     _caller: Looker,
-    desk: TheDesk,
+    operations: Operations,
     *,
-    state: Annotated[list[State] | None, Query(max_length=9, description="Repeat it for several.")] = None,
+    state: Annotated[
+        list[State] | None, Query(max_length=9, description="The state; repeat the parameter for several.")
+    ] = None,
     queue: Annotated[QueueName | None, Query(description="The queue they failed in.")] = None,
-    fingerprint: Annotated[Text | None, Query(description="Of their error, or the beginning of it.")] = None,
-    message_id: Annotated[QueueName | None, Query(description="The message's own id.")] = None,
-    due_after: Annotated[Moment | None, Query(description="Due at this moment or later; ISO 8601, UTC.")] = None,
-    due_before: Annotated[Moment | None, Query(description="Due before this moment.")] = None,
+    fingerprint: Annotated[Text | None, Query(description="The fingerprint of the error, or its prefix.")] = None,
+    message_id: Annotated[QueueName | None, Query(description="The message id.")] = None,
+    due_after: Annotated[Moment | None, Query(description="Due at this time or later; ISO 8601, UTC.")] = None,
+    due_before: Annotated[Moment | None, Query(description="Due before this time.")] = None,
     order: Annotated[
-        Literal["id", "due"] | None,
-        Query(
-            description="`due`: only what waits, the next to come due first; the default with due_after, due_before."
-        ),
+        Order | None,
+        Query(description="`due`: only retries that wait, the next due first; the default with due_after, due_before."),
     ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Page[Listed]:
-    """Without payloads. In the order of their ids, each that is there for the whole walk is listed exactly once."""
-    by = order or ("due" if due_after or due_before else "id")
-    due, after = read_cursor(cursor, by) if cursor else (None, NOBODY)
-    wanted = Wanted(state or None, queue, fingerprint, message_id, due_after, due_before)
-    found = await list_retries(desk.books, wanted, Place(by, after, due), limit + 1)
-    items = [Listed.model_validate(one) for one in found[:limit]]
-    last = found[limit - 1] if len(found) > limit else None
-    moment = last.due if last and by == "due" else None
-    return Page(items=items, next=write_cursor(by, moment, last.retry_id) if last else None)
+) -> Page[RetryRow]:
+    """Without payloads. In order of id, a retry that exists while all pages are read is listed exactly once."""
+    wanted = RetryFilter(state or None, queue, fingerprint, message_id, due_after, due_before)
+    return await operations.list_retries(wanted, order=order, limit=limit, cursor=cursor)
 
 
-RetryId = Annotated[QueueName, Path(description="A retry id, or the beginning of one.")]
+RetryId = Annotated[QueueName, Path(description="A retry id or its prefix.")]
 
 
 @router.get("/{retry_id}", summary="One retry with its timeline")
-async def show_one(_caller: Looker, desk: TheDesk, retry_id: RetryId) -> WithTimeline:
-    """Where it stands, and every step it took. 409 if several ids begin so."""
-    return WithTimeline.model_validate(await timeline_of(desk.books, retry_id), from_attributes=True)
+async def show_one(_caller: Looker, operations: Operations, retry_id: RetryId) -> Timeline:
+    """Its state and all its steps. 409 if several ids begin with `retry_id`."""
+    return await operations.show_retry(retry_id)
 
 
-@router.get("/{retry_id}/payload", summary="Its payload")
-async def show_payload(_caller: Operator, desk: TheDesk, retry_id: RetryId) -> Stored:
+@router.get("/{retry_id}/payload", summary="The payload of a retry")
+async def show_payload(_caller: Operator, operations: Operations, retry_id: RetryId) -> StoredPayload:
     """Needs the role operate."""
-    found = await payload_of(desk.books, retry_id)
-    body = base64.b64encode(found.body).decode()
-    return Stored(body=body, size=len(found.body), properties=found.properties, headers=found.headers)
+    return await operations.show_payload(retry_id)
+
+
+Called = Annotated[
+    QueueName, Path(description="A retry id or its prefix; or a message id, if only one retry of it is suitable.")
+]
+
+
+class ActionRequest(Requested):
+    """The reason."""
+
+    reason: Text | None = Field(None, description="Recorded in the history.")
+
+
+ActionBody = Annotated[ActionRequest | None, Body()]
+
+
+@router.post("/{called}/cancel", summary="Cancel a waiting retry")
+async def cancel(caller: Operator, operations: Operations, called: Called, body: ActionBody = None) -> Diverted:
+    """`cancelled`: it will not return. `pending`: the outcome is not known yet, and the service continues.
+
+    409 if it has already returned, is being routed, or a cancel or retry-now is in progress; 400 if it does not wait.
+    """
+    wanted = body or ActionRequest()
+    return await operations.acting_as(caller.actor(wanted.requested_by)).cancel(called, reason=wanted.reason)
+
+
+@router.post("/{called}/retry", summary="Retry now: a waiting retry, or a message in review")
+async def retry_now(caller: Operator, operations: Operations, called: Called, body: ActionBody = None) -> Retried:
+    """`retried`: the message was sent. One that waited will be diverted when it comes due, so that it does not return
+    twice; one in review was redriven. `pending` as for cancel.
+
+    402 if the credit check refuses it, 503 if the credit check gives no answer. 409 as for cancel, and if its payload
+    was not stored, its destination is paused, or another job has it; `code` names the reason.
+    """
+    wanted = body or ActionRequest()
+    return await operations.acting_as(caller.actor(wanted.requested_by)).retry_now(called, reason=wanted.reason)

@@ -1,50 +1,37 @@
-"""What is in review: groups, lists, one message; and the jobs that send it on or throw it away."""
+"""The review: groups, lists, single messages, comparison with the queue; and jobs that redrive or discard."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Depends, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
 
-from tarry.control.review import jobs, listing
-from tarry.control.review.edits import Edits
-from tarry.control.review.export import read_from_queue
-from tarry.control.review.filters import Filter
-from tarry.control.review.job import Order, Stands
-from tarry.control.review.listing import By, Detail
-from tarry.control.review.resend import Manner
 from tarry.core.id_prefix import as_uuid
-from tarry.errors import AmbiguousIdError, ConflictError, NotFoundError, SettingsError
+from tarry.core.json_types import Base64
+from tarry.errors import SettingsError
+from tarry.operations.paging import Page
+from tarry.operations.review import jobs
+from tarry.operations.review.browse import By, Filter, Group, ReviewDetail, ReviewItem, ReviewPayload, Summary
+from tarry.operations.review.jobs import JobProblem, JobSpec, JobStatus
+from tarry.operations.review.reconcile import Checked
+from tarry.operations.review.redrive import Edits, RedriveOptions
 from tarry.web.api.auth import Looker, Operator, Requested
-from tarry.web.api.desk import TheDesk
-from tarry.web.api.fields import Moment, QueueName, Text
-from tarry.web.api.paging import Cursor, Limit, Page
-from tarry.web.api.retries import StepTaken
-from tarry.web.api.review_models import (
-    EditMade,
-    Glob,
-    GoOn,
-    Grouped,
-    InReview,
-    JobInFull,
-    NewJob,
-    Numbers,
-    OneInReview,
-    Payload,
-)
+from tarry.web.api.dependencies import Operations
+from tarry.web.api.parameters import Cursor, Glob, Limit, Moment, QueueName, Text
 
 router = APIRouter(prefix="/review", tags=["review"])
 
-Queue = Annotated[Glob | None, Query(description="Failed in this queue; a glob will do, empty for none at all.")]
-Reason = Annotated[Text | None, Query(description="The reason for the review has this in it.")]
-Print = Annotated[Text | None, Query(description="Of their error, or the beginning of it.")]
-ErrorType = Annotated[Text | None, Query(description="A name, or a glob.")]
-Before = Annotated[Moment | None, Query(description="In review since before this moment; ISO 8601, UTC.")]
-After = Annotated[Moment | None, Query(description="In review since this moment or later.")]
+Queue = Annotated[
+    Glob | None, Query(description="The queue they failed in, or a glob; empty for messages without one.")
+]
+Reason = Annotated[Text | None, Query(description="Part of the reason for the review.")]
+Print = Annotated[Text | None, Query(description="The fingerprint of the error, or its prefix.")]
+ErrorType = Annotated[Text | None, Query(description="A name or a glob.")]
+Before = Annotated[Moment | None, Query(description="In review since before this time; ISO 8601, UTC.")]
+After = Annotated[Moment | None, Query(description="In review since this time or later.")]
 
 
 def _chosen(
@@ -62,157 +49,185 @@ def _chosen(
 Chosen = Annotated[Filter, Depends(_chosen)]
 
 
-@router.get("", summary="How many are in review")
-async def numbers(
-    _caller: Looker,
-    desk: TheDesk,
-    chosen: Chosen,
-) -> Numbers:
-    """By the books and in the queue. They can differ: `tarry review check` tells why."""
-    found = await listing.summary(desk)
-    fits = await listing.count(desk, chosen)
-    return Numbers(books=found.books, queue=found.queue, fits=fits)
+@router.get("", summary="Number of messages in review")
+async def summary(_caller: Looker, operations: Operations, chosen: Chosen) -> Summary:
+    """In the audit and in the queue. The numbers can differ: `tarry review check` shows why."""
+    return await operations.review_summary(chosen)
 
 
-@router.get("/groups", summary="Groups of what is in review")
+@router.get("/groups", summary="Group the messages in review")
 async def groups(
     _caller: Looker,
-    desk: TheDesk,
+    operations: Operations,
     chosen: Chosen,
     *,
-    by: Annotated[By, Query(description="What they have in common.")] = "fingerprint",
+    by: Annotated[By, Query(description="What the messages of a group have in common.")] = "fingerprint",
     limit: Limit = 50,
-) -> list[Grouped]:
-    """The largest first."""
-    return [Grouped.model_validate(one) for one in await listing.groups(desk, by, chosen, limit=limit)]
+) -> list[Group]:
+    """Largest group first."""
+    return await operations.review_groups(by, chosen, limit=limit)
 
 
-@router.get("/messages", summary="List what is in review")
+@router.get("/messages", summary="List messages in review")
 async def messages(
-    _caller: Looker,
-    desk: TheDesk,
-    chosen: Chosen,
-    *,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> Page[InReview]:
+    _caller: Looker, operations: Operations, chosen: Chosen, *, limit: Limit = 50, cursor: Cursor = None
+) -> Page[ReviewItem]:
     """Oldest first, without payloads."""
-    found = await listing.page(desk, chosen, limit=limit, cursor=cursor)
-    return Page(items=[InReview.model_validate(one) for one in found.items], next=found.cursor)
+    return await operations.list_review(chosen, limit=limit, cursor=cursor)
 
 
 Called = Annotated[
-    QueueName, Path(description="A retry id, or the beginning of one; or a message id, if only one of it is in review.")
+    QueueName, Path(description="A retry id or its prefix; or a message id, if only one message with it is in review.")
 ]
 
 
 @router.get("/messages/{called}", summary="One message in review")
-async def message(_caller: Looker, desk: TheDesk, called: Called) -> OneInReview:
-    found = await _find(desk, called, payload=False)
-    said = InReview.model_validate(found.item).model_dump()
-    edits = [EditMade.model_validate(one) for one in found.edits]
-    steps = [StepTaken.model_validate(one) for one in found.steps]
-    more = {"exchange": found.exchange, "routing_key": found.routing_key, "job_id": found.job_id}
-    return OneInReview.model_validate(said | more | {"edits": edits, "steps": steps})
+async def message(_caller: Looker, operations: Operations, called: Called) -> ReviewDetail:
+    return await operations.show_review(called)
 
 
-@router.get("/messages/{called}/payload", summary="Its payload")
-async def payload(_caller: Operator, desk: TheDesk, called: Called) -> Payload:
-    """Needs the role operate. Where the books did not keep it, the queue is looked through."""
-    found = await _find(desk, called, payload=True)
-    if found.body is None:
-        found = await read_from_queue(desk, found)
-    if found.body is None:
-        raise NotFoundError(f"The payload of {called!r} is neither in the books nor in the queue.")
-    return Payload(body=base64.b64encode(found.body).decode(), properties=found.properties or {})
+@router.get("/messages/{called}/payload", summary="The payload of a message in review")
+async def payload(_caller: Operator, operations: Operations, called: Called) -> ReviewPayload:
+    """Needs the role operate. If the payload is not stored, the queue is searched."""
+    return await operations.review_payload(called)
 
 
-async def _find(desk: TheDesk, called: str, *, payload: bool) -> Detail:
-    """One that is not in review is not found here."""
-    try:
-        return await listing.show(desk, called, payload=payload)
-    except AmbiguousIdError:
-        raise
-    except ConflictError as error:
-        raise NotFoundError(str(error)) from None
+class CheckRequest(Requested):
+    """Which differences to repair."""
+
+    adopt: bool = Field(False, description="Record messages that only the queue has.")
+    close: bool = Field(False, description="Record messages that other consumers have taken as discarded.")
+    remove: bool = Field(False, description="Remove messages that interrupted jobs left in the queue.")
 
 
-@router.post("/jobs", summary="Send them on, or throw them away", status_code=HTTPStatus.CREATED)
-async def create(caller: Operator, desk: TheDesk, order: NewJob) -> Stands:
-    """The selection is frozen now; the service works on it. What another consumer takes meanwhile is reported, not
-    doubled. 409 if another job has all of them.
+@router.post("/check", summary="Compare the queue with the audit")
+async def check(
+    caller: Operator, operations: Operations, body: Annotated[CheckRequest | None, Body()] = None
+) -> Checked:
+    """Reads every message and leaves it in the queue. During the check, other consumers find the queue empty."""
+    wanted = body or CheckRequest()
+    acting = operations.acting_as(_actor(caller, body))
+    return await acting.check_review(adopt=wanted.adopt, close=wanted.close, remove=wanted.remove)
+
+
+class Which(BaseModel):
+    """Which messages: those that meet every condition given."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    queue: Glob | None = Field(None, description="A name or a glob; `*` for all, empty for messages without a queue.")
+    reason: Text | None = Field(None, description="Part of the reason for the review.")
+    fingerprint: Text | None = Field(None, description="The fingerprint of the error, or its prefix.")
+    error_type: Text | None = Field(None, description="A name or a glob.")
+    before: Moment | None = Field(None, description="In review since before this time.")
+    after: Moment | None = None
+    ids: list[QueueName] | None = Field(
+        None,
+        max_length=10_000,
+        description="Retry ids or their prefixes; or message ids of which only one message is in review.",
+    )
+
+
+class NewJob(Requested):
+    """What to do with which messages."""
+
+    kind: Literal["redrive", "discard"]
+    which: Which
+    reset_attempts: bool = Field(True, description="Reset the attempt count; otherwise the next failure is final.")
+    to: QueueName | None = Field(None, description="Redrive to this queue instead of the one it failed in.")
+    delay_ms: int = Field(0, ge=0, le=10**12, description="Wait this many milliseconds first.")
+    rate: float | None = Field(
+        None, ge=jobs.SLOWEST, le=jobs.FASTEST, allow_inf_nan=False, description="Messages per second."
+    )
+    reason: Text | None = Field(None, description="Required for a discard.")
+    set_headers: dict[str, str | int | float | bool | None] = Field(default_factory=dict, max_length=100)
+    drop_headers: list[str] = Field(default_factory=list, max_length=100)
+    edit_body: Base64 | None = Field(None, description="A new payload in base64, for a single message.")
+
+    def spec(self, ids: tuple[str, ...] | None) -> JobSpec:
+        if self.edit_body is not None and len(ids or ()) != 1:
+            raise SettingsError("edit_body is for one message: name it in which.ids.")
+        chosen = Filter(**self.which.model_dump(exclude={"ids"}), ids=ids)
+        edits = Edits(self.set_headers, tuple(self.drop_headers), self.edit_body)
+        return JobSpec(
+            self.kind,
+            chosen,
+            RedriveOptions(self.reset_attempts, self.to, self.delay_ms, edits),
+            self.rate,
+            self.reason,
+        )
+
+
+@router.post("/jobs", summary="Redrive or discard messages", status_code=HTTPStatus.CREATED)
+async def create(caller: Operator, operations: Operations, wanted: NewJob) -> JobStatus:
+    """The selection is frozen now, and the service runs the job. Messages that another consumer takes meanwhile are
+    reported, not duplicated. 409 if another job has all of them.
     """
-    ids = await _ids(desk, order.which.ids)
-    made = await jobs.create(desk, _order(order, ids), actor=caller.actor(order.requested_by))
-    return made.stands()
+    given = wanted.which.ids
+    # Complete ids need no lookup; those that are not in review are left out of the job.
+    ids = None if given is None else [as_uuid(one) or (await operations.review_ids([one]))[0] for one in given]
+    spec = wanted.spec(None if ids is None else tuple(ids))
+    return await operations.acting_as(caller.actor(wanted.requested_by)).create_job(spec)
 
 
-@router.get("/jobs", summary="Jobs, newest first")
+@router.get("/jobs", summary="List jobs, newest first")
 async def list_jobs(
     _caller: Looker,
-    desk: TheDesk,
+    operations: Operations,
     *,
-    only_open: Annotated[bool, Query(description="Without those that are done.")] = False,
+    only_open: Annotated[bool, Query(description="Only jobs that are not done.")] = False,
     limit: Limit = 50,
-) -> list[Stands]:
-    return [one.stands() for one in await jobs.jobs(desk, only_open=only_open, limit=limit)]
+) -> list[JobStatus]:
+    return await operations.list_jobs(only_open=only_open, limit=limit)
 
 
-JobId = Annotated[QueueName, Path(description="A job's id, or the beginning of one.")]
+JobId = Annotated[QueueName, Path(description="A job id or its prefix.")]
 
 
-@router.get("/jobs/{job_id}", summary="One job with its progress")
-async def job(_caller: Looker, desk: TheDesk, job_id: JobId) -> JobInFull:
-    found = await jobs.get(desk, job_id)
-    return JobInFull(**asdict(found.stands()), problems=await jobs.problems(desk, found.id))
+@dataclass(frozen=True)
+class JobInFull(JobStatus):
+    """With the first hundred messages that were not processed as requested."""
+
+    problems: list[JobProblem]
 
 
-Wish = Annotated[Requested | None, Body()]
+@router.get("/jobs/{job_id}", summary="One job with its progress and problems")
+async def job(_caller: Looker, operations: Operations, job_id: JobId) -> JobInFull:
+    found = await operations.show_job(job_id)
+    return JobInFull(**asdict(found), problems=await operations.job_problems(found.id))
+
+
+RequestedBody = Annotated[Requested | None, Body()]
+
+
+class ResumeRequest(Requested):
+    """How to resume."""
+
+    resend_unconfirmed: bool = Field(
+        False, description="Treat unconfirmed messages as not sent: some may be delivered twice."
+    )
 
 
 @router.post("/jobs/{job_id}/stop", summary="Stop a job")
-async def stop(caller: Operator, desk: TheDesk, job_id: JobId, said: Wish = None) -> Stands:
-    """Before its next message; it can go on later. 400 if it is done."""
-    return (await jobs.stop(desk, job_id, actor=_actor(caller, said))).stands()
+async def stop(caller: Operator, operations: Operations, job_id: JobId, body: RequestedBody = None) -> JobStatus:
+    """Before its next message; it can be resumed later. 400 if it is done."""
+    return await operations.acting_as(_actor(caller, body)).stop_job(job_id)
 
 
-@router.post("/jobs/{job_id}/go-on", summary="Go on with a job")
-async def go_on(caller: Operator, desk: TheDesk, job_id: JobId, said: Annotated[GoOn | None, Body()] = None) -> Stands:
-    """Looks again at what is in doubt. 400 if nothing is left of it."""
-    again = said is not None and said.resend_doubtful
-    found = await jobs.go_on(desk, job_id, actor=_actor(caller, said), resend_doubtful=again)
-    return found.stands()
+@router.post("/jobs/{job_id}/resume", summary="Resume a job")
+async def resume(
+    caller: Operator, operations: Operations, job_id: JobId, body: Annotated[ResumeRequest | None, Body()] = None
+) -> JobStatus:
+    """Checks unconfirmed messages again. 400 if the job is done."""
+    again = body is not None and body.resend_unconfirmed
+    return await operations.acting_as(_actor(caller, body)).resume_job(job_id, resend_unconfirmed=again)
 
 
-@router.post("/jobs/{job_id}/end", summary="End a job")
-async def end(caller: Operator, desk: TheDesk, job_id: JobId, said: Wish = None) -> Stands:
-    """For good: what it has not sent stays in review."""
-    return (await jobs.end(desk, job_id, actor=_actor(caller, said))).stands()
+@router.post("/jobs/{job_id}/abandon", summary="Abandon a job")
+async def abandon(caller: Operator, operations: Operations, job_id: JobId, body: RequestedBody = None) -> JobStatus:
+    """Permanently: messages that it has not sent stay in review."""
+    return await operations.acting_as(_actor(caller, body)).abandon_job(job_id)
 
 
-def _actor(caller: Operator, said: Requested | None) -> str:
-    return caller.actor(said.requested_by if said else None)
-
-
-async def _ids(desk: TheDesk, given: list[str] | None) -> tuple[str, ...] | None:
-    """Whole ids are taken as they are, however many; what is not in review is left out later."""
-    if given is None:
-        return None
-    return tuple([as_uuid(one) or (await listing.resolve(desk, [one]))[0] for one in given])
-
-
-def _order(order: NewJob, ids: tuple[str, ...] | None) -> Order:
-    which = order.which
-    chosen = Filter(which.queue, which.reason, which.fingerprint, which.error_type, which.before, which.after, ids)
-    body = _body(order.edit_body)
-    if body is not None and len(ids or ()) != 1:
-        raise SettingsError("edit_body is for one message: name it in which.ids.")
-    manner = Manner(order.fresh, order.to, order.delay_ms, Edits(order.set_headers, tuple(order.drop_headers), body))
-    return Order(order.kind, chosen, manner, order.rate, order.reason)
-
-
-def _body(text: str | None) -> bytes | None:
-    try:
-        return None if text is None else base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise SettingsError("edit_body must be base64.") from None
+def _actor(caller: Operator, body: Requested | None) -> str:
+    return caller.actor(body.requested_by if body else None)

@@ -1,46 +1,19 @@
-"""How things stand, as `tarry status` shows it."""
+"""The status of the installation, as `tarry status` shows it, and of the router that answers."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import dataclass, fields
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
-from tarry.control.standing import Standing
+from tarry.core.json_types import DOCUMENTED
+from tarry.operations.status import ServiceStatus
 from tarry.web.api.auth import Looker
-from tarry.web.api.desk import TheService
-from tarry.web.api.shared import Shared
+from tarry.web.api.dependencies import Operations, Shared, TheService
 from tarry.web.health import Readiness, readiness
 
 router = APIRouter(tags=["status"])
-
-
-class Plain(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
-
-class InBooks(Plain):
-    """How many retries are in which state."""
-
-    waiting: int
-    due_in_a_minute: int
-    due_in_an_hour: int
-    in_review: int
-    held: int
-    unroutable: int
-    claimed: int
-    overdue: int = Field(description="More than 30 seconds past their due moment, and not seen to return.")
-
-
-class TierNow(Plain):
-    """A queue that messages wait in."""
-
-    tier: str
-    open: int | None = Field(description="By the books; null where they could not be asked.")
-    depth: int | None = Field(description="On the broker; null where it could not be asked.")
-    oldest: datetime | None
-    next_due: datetime | None
 
 
 class Router(BaseModel):
@@ -50,25 +23,23 @@ class Router(BaseModel):
     reasons: list[str]
 
 
-class Status(Plain):
-    """One look, a few seconds old at most."""
+@dataclass(frozen=True, slots=True)
+class WholeStatus(ServiceStatus):
+    """The installation, at most a few seconds ago, and the process that answers."""
 
-    books: InBooks | None = Field(description="null while Postgres is away.")
-    tiers: list[TierNow]
-    queues: dict[str, int] = Field(description="Messages in the queues that somebody reads.")
-    troubles: list[str] = Field(description="What could not be asked, and why.")
-
-
-class WholeStatus(Status):
-    """With the process that answers."""
+    __pydantic_config__ = DOCUMENTED
 
     router: Router
 
 
-@router.get("/status", summary="How things stand")
-async def show_status(_caller: Looker, service: TheService, request: Request) -> WholeStatus:
-    """What waits where, what is due next, what needs a person. Always answers, with what can be had."""
-    standing: Shared[Standing] = request.app.state.standing
+@router.get("/status", summary="The status of the installation")
+async def show_status(caller: Looker, operations: Operations, service: TheService, request: Request) -> WholeStatus:
+    """What waits where, what is due next, what needs an operator. `troubles` lists what could not be read.
+
+    With a token that is limited to some queues, only what concerns these.
+    """
+    shared: Shared[ServiceStatus] = request.app.state.status
     ready, reasons = readiness(service)
-    found = Status.model_validate(await standing.get())
-    return WholeStatus(**dict(found), router=Router(status=ready, reasons=reasons))
+    found = await shared.get() if caller.scope is None else await operations.status()
+    same = {one.name: getattr(found, one.name) for one in fields(found)}
+    return WholeStatus(**same, router=Router(status=ready, reasons=reasons if caller.scope is None else []))

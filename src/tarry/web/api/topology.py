@@ -1,18 +1,17 @@
-"""The topology as the service knows it, and the live broker against it."""
+"""The topology of the service, and its comparison with the broker."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from tarry.topology.findings import Finding
 from tarry.web.api.auth import Looker
-from tarry.web.api.desk import TheDesk
-from tarry.web.api.shared import Shared
+from tarry.web.api.dependencies import Context, Shared, for_all_queues
 
-router = APIRouter(prefix="/topology", tags=["topology"])
+router = APIRouter(prefix="/topology", tags=["topology"], dependencies=[Depends(for_all_queues)])
 
 
 class Tier(BaseModel):
@@ -23,17 +22,17 @@ class Tier(BaseModel):
 
 
 class Shape(BaseModel):
-    """What the topology files say."""
+    """The contents of the topology files."""
 
-    names: dict[str, str] = Field(description="The names section: the prefix, and the queues that people know.")
-    tiers: list[Tier] = Field(description="One for each delay of a policy; others go by the ladder.")
-    destinations: list[str] = Field(description="Globs of queues that are bound on first sight.")
+    names: dict[str, str] = Field(description="The names section: the prefix and the public queues.")
+    tiers: list[Tier] = Field(description="One for each delay of a policy; other delays use the ladder.")
+    destinations: list[str] = Field(description="Globs of queues that are bound at their first retry.")
     time_scale: float
     policies: list[dict[str, Any]] = Field(description="In order; the first match wins.")
 
 
-class Told(BaseModel):
-    """One finding, and the command that mends it."""
+class FindingOut(BaseModel):
+    """One finding, and the command that repairs it."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -44,16 +43,16 @@ class Told(BaseModel):
     mend: str
 
 
-class Findings(BaseModel):
-    """Everything that is not as it should be."""
+class TopologyFindings(BaseModel):
+    """All differences between the broker and the files."""
 
-    findings: list[Told]
+    findings: list[FindingOut]
 
 
-@router.get("", summary="What the topology files say")
-async def show_topology(_caller: Looker, desk: TheDesk) -> Shape:
-    """Names, tiers, policies."""
-    topology, names = desk.topology, desk.names
+@router.get("", summary="The topology")
+async def show_topology(_caller: Looker, context: Context) -> Shape:
+    """Names, tiers and policies from the topology files."""
+    topology, names = context.topology, context.names
     return Shape(
         names={name: str(value) for name, value in topology.names.model_dump(mode="json").items()},
         tiers=[Tier(queue=names.tier(ms), ttl_ms=ms) for ms in sorted(topology.rules.tiers)],
@@ -63,8 +62,8 @@ async def show_topology(_caller: Looker, desk: TheDesk) -> Shape:
     )
 
 
-@router.get("/findings", summary="The live broker against the files")
-async def show_findings(_caller: Looker, request: Request) -> Findings:
-    """As `tarry topology verify`; none with the level `wrong` means that the broker can be trusted with retries."""
+@router.get("/findings", summary="Compare the broker with the topology files")
+async def show_findings(_caller: Looker, request: Request) -> TopologyFindings:
+    """As `tarry topology verify`. Without findings of the level `wrong`, the broker is ready for retries."""
     found: Shared[list[Finding]] = request.app.state.findings
-    return Findings(findings=[Told.model_validate(one) for one in await found.get()])
+    return TopologyFindings(findings=[FindingOut.model_validate(one) for one in await found.get()])

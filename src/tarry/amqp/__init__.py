@@ -1,0 +1,1 @@
+"""The AMQP wire: field tables, properties, frames, connections, consumers, publishers, and the management API."""

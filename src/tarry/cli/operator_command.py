@@ -1,0 +1,122 @@
+"""The common options of operator commands, and the filter options of those that select messages.
+
+Such a command is an async function with a parameter `operations`, and `chosen` if it takes a filter. `operator_command`
+replaces these two parameters by the options that they are built from, which are defined here once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from tarry.cli.installation import BrokerUrl, DatabaseUrl, installation, moment
+from tarry.cli.logs import set_up_command_logs
+from tarry.cli.options import ApiToken, ApiUrl, CaFile, ManagementUrl, RequestedBy, TopologyFolder
+from tarry.cli.remote import current_user, remote_operations
+from tarry.operations.context import OperatorContext, OperatorLimits
+from tarry.operations.local import LocalOperations
+from tarry.operations.protocol import Operations
+from tarry.operations.review.browse import Filter
+
+PATIENCE = 30
+"""Timeout of requests to the management API, in seconds: longer than in the service, where other requests wait."""
+
+
+@asynccontextmanager
+async def operations_from(
+    *,
+    only_looks: bool,
+    requested_by: RequestedBy = None,
+    api: ApiUrl = None,
+    token: ApiToken = None,
+    database_url: DatabaseUrl = None,
+    topology: TopologyFolder = None,
+    url: BrokerUrl = None,
+    management_url: ManagementUrl = None,
+    ca_file: CaFile = None,
+) -> AsyncIterator[Operations]:
+    """The operations of the service at `api`, or on the broker and Postgres."""
+    if api is not None:
+        async with remote_operations(api, token, requested_by) as remote:
+            yield remote
+        return
+    actor = requested_by or current_user()
+    found = installation(database_url, topology, url, management_url, ca_file, only_looks=only_looks)
+    limits = OperatorLimits(stuck_after=found.stuck_after)
+    async with OperatorContext.open(
+        found.files, found.address, found.dsn, actor=actor, limits=limits, check=found.check
+    ) as context:
+        yield LocalOperations(context, actor, PATIENCE)
+
+
+def filter_from(
+    *,
+    queue: Annotated[
+        str | None,
+        typer.Option(help="The queue it failed in, or a glob such as 'orders.*'; '' for messages without one."),
+    ] = None,
+    review_reason: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The reason for the review contains this text.")
+    ] = None,
+    fingerprint: Annotated[
+        str | None, typer.Option(help="The fingerprint of its error, or a prefix: see `tarry review groups`.")
+    ] = None,
+    error_type: Annotated[str | None, typer.Option(help="An error type, or a glob.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="In review for longer: 1h, or since before 2030-01-31T12:00.")
+    ] = None,
+    newer_than: Annotated[str | None, typer.Option(metavar="WHEN", help="In review for a shorter time.")] = None,
+) -> Filter:
+    return Filter(
+        queue=queue,
+        reason=review_reason,
+        fingerprint=fingerprint,
+        error_type=error_type,
+        before=moment(older_than, "--older-than"),
+        after=moment(newer_than, "--newer-than"),
+    )
+
+
+Command = Callable[..., Coroutine[Any, Any, None]]
+
+
+def operator_command(command: Command, *, only_looks: bool = False) -> Callable[..., None]:
+    """A function for typer: `operations` and `chosen` are replaced by the options that they are built from.
+
+    Without readable topology files, a command that `only_looks` uses the default names; others refuse.
+    """
+    chosen = _options(filter_from) if "chosen" in inspect.signature(command).parameters else []
+    where = _options(operations_from, leave_out="only_looks")
+    own = [one for one in _options(command) if one.name not in ("operations", "chosen")]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        set_up_command_logs()
+        place = {one.name: given.pop(one.name) for one in where}
+        picked = {"chosen": filter_from(**{one.name: given.pop(one.name) for one in chosen})} if chosen else {}
+        asyncio.run(_run(command, given | picked, place | {"only_looks": only_looks}))
+
+    parameters = [*own, *chosen, *where]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads the options from it
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
+
+
+async def _run(command: Command, arguments: dict[str, Any], where: dict[str, Any]) -> None:
+    async with operations_from(**where) as operations:
+        await command(operations=operations, **arguments)
+
+
+def _options(function: Callable[..., Any], leave_out: str = "") -> list[inspect.Parameter]:
+    hints = get_type_hints(function, include_extras=True)
+    return [
+        one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+        for name, one in inspect.signature(function).parameters.items()
+        if name != leave_out
+    ]

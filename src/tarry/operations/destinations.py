@@ -1,0 +1,54 @@
+"""Known destinations, their labels, and which of them match a pattern."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+
+import structlog
+
+from tarry.amqp.management import Management
+from tarry.core.names import GATE_KINDS, Destination
+from tarry.errors import BrokerError
+from tarry.operations.context import OperatorContext
+from tarry.tasks import in_thread
+
+log = structlog.get_logger()
+
+
+def is_glob(pattern: str) -> bool:
+    return any(character in pattern for character in "*?[")
+
+
+def matching(pattern: str, labels: Iterable[str]) -> list[str]:
+    """The labels that match the glob, or equal it: a name that contains glob characters also matches itself."""
+    return sorted(label for label in labels if label == pattern or fnmatch.fnmatchcase(label, pattern))
+
+
+async def seen_in_store(context: OperatorContext) -> set[str]:
+    """Destinations that have open retries."""
+    return {row[0] for row in await context.store.rows("open_queues")}
+
+
+async def bound_on_broker(context: OperatorContext) -> set[str] | None:
+    """Destinations that a router ever delivered to, or that are attached; None if the management API fails."""
+    try:
+        found = await in_thread(
+            lambda: Management(context.address).bindings_from(context.names.deliver), "destinations"
+        )
+    except BrokerError as error:
+        log.warning("only destinations with open retries are known", reason=str(error))
+        return None
+    return {Destination(one["destination_type"], one["destination"]).label for one in found}
+
+
+async def held_on_broker(context: OperatorContext) -> set[str]:
+    """The labels of what is paused on the broker, whatever the store contains; empty if the management API fails."""
+    names, management = context.names, Management(context.address)
+    gates = (names.held_gate, *map(names.gate, GATE_KINDS))
+    try:
+        found = await in_thread(lambda: [one for gate in gates for one in management.bindings_from(gate)], "holds")
+    except BrokerError:
+        return set()
+    labels = (names.destination_label(one["destination"]) for one in found)
+    return {label for label in labels if label is not None}

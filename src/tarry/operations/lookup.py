@@ -1,0 +1,258 @@
+"""Reads retries, timelines, payloads and the action log; completes an abbreviated id before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, Literal
+
+from tarry.amqp.field_tables import BadTableError, Field, walk
+from tarry.amqp.properties import Properties
+from tarry.core.id_prefix import RULE, SHOWN, IdRange, fingerprint_range, only, uuid_range
+from tarry.core.json_types import DOCUMENTED, Base64
+from tarry.core.queue_scope import QueueScope
+from tarry.core.states import State
+from tarry.errors import NotFoundError
+from tarry.operations.paging import Page, read_cursor, write_cursor
+from tarry.store.database import PostgresPool, SessionSettings
+from tarry.store.history import Timeline, retry_id_of, timelines
+
+
+async def whole_retry_id(store: PostgresPool, called: str) -> str:
+    """The retry id that begins with `called`; `called` itself if there is none, or if it is the id of a message."""
+    return await _whole_of(store, "retries_beginning", called, uuid_range(called), called=called)
+
+
+async def whole_job_id(store: PostgresPool, called: str) -> str:
+    return await _whole_of(store, "jobs_beginning", called, uuid_range(called))
+
+
+async def whole_fingerprint(store: PostgresPool, text: str | None) -> str | None:
+    return None if text is None else await _whole_of(store, "fingerprints_beginning", text, fingerprint_range(text))
+
+
+async def _whole_of(store: PostgresPool, name: str, text: str, bounds: IdRange | None, **more: str) -> str:
+    if bounds is None:
+        return text
+    rows = await store.rows(name, low=bounds.low, high=bounds.high, limit=SHOWN + 1, **more)
+    return only(text, [(row[0], row[1]) for row in rows]) or text
+
+
+NOBODY = "00000000-0000-0000-0000-000000000000"
+"""Sorts before every id."""
+
+_READABLE = tuple(one.name for one in fields(Properties) if one.name != "headers")
+
+MOST_STEPS = 1_000
+"""The most steps of one timeline that are read: the latest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRow:
+    """A retry in a list: its state, without its payload."""
+
+    __pydantic_config__ = DOCUMENTED
+
+    retry_id: str
+    message_id: str | None
+    queue: str
+    """The queue it failed in."""
+    state: str
+    round: int
+    retry_count: int
+    """Retries used, including the one that is waiting."""
+    max_retries: int | None
+    policy: str | None
+    error_class: str | None
+    error_type: str | None
+    error_reason: str | None
+    """Only the beginning of the reason."""
+    fingerprint: str | None
+    """Equal for errors that differ only in numbers and ids."""
+    tier: str | None
+    """The first queue that it waits in."""
+    first_failed: datetime
+    due: datetime | None
+    returned: datetime | None
+    drift_ms: int | None
+    """How long after its due time it last returned."""
+    body_size: int | None
+    """Size of the stored payload in bytes; null if it was not stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryFilter:
+    """Which retries to list; None matches any."""
+
+    states: Sequence[State] | None = None
+    queue: str | None = None
+    fingerprint: str | None = None
+    message_id: str | None = None
+    due_after: datetime | None = None
+    due_before: datetime | None = None
+    scope: QueueScope | None = None
+    """Set for a token that is limited to some queues."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPayload:
+    """A message as it was stored."""
+
+    __pydantic_config__ = DOCUMENTED
+
+    body: Base64
+    """The payload, in base64."""
+    size: int
+    properties: dict[str, str | int]
+    headers: dict[str, str | int | None]
+    """null for a value that is neither text nor an integer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRow:
+    """One action of an operator, from the action log."""
+
+    __pydantic_config__ = DOCUMENTED
+
+    id: str
+    at: datetime
+    actor: str
+    """The name of the token and who it was used for; or user@host for a command."""
+    kind: str
+    target: str
+    """What the action was applied to."""
+    detail: dict[str, Any]
+    outcome: dict[str, Any] | None
+    """null if the action is in progress, or was interrupted."""
+    finished: datetime | None
+
+
+Order = Literal["id", "due"]
+
+
+async def list_retries(
+    store: PostgresPool, wanted: RetryFilter, *, order: Order | None = None, limit: int, cursor: str | None = None
+) -> Page[RetryRow]:
+    """By default in order of id, or of due time if the filter has one. A list by due time has only what waits."""
+    by = order or ("due" if wanted.due_after or wanted.due_before else "id")
+    due, after = read_cursor(cursor, by) if cursor else (None, NOBODY)
+    filters = {
+        "states": None if wanted.states is None else [state.value for state in wanted.states],
+        "queue": wanted.queue,
+        "fingerprint": await whole_fingerprint(store, wanted.fingerprint),
+        "message_id": wanted.message_id,
+        "due_after": wanted.due_after,
+        "due_before": wanted.due_before,
+        "scope": None if wanted.scope is None else wanted.scope.likes(),
+    }
+    behind = {"after": after} | ({"after_due": due} if by == "due" else {})
+    found = [RetryRow(*row) for row in await store.rows(f"retries_by_{by}", limit=limit + 1, **filters, **behind)]
+    last = found[limit - 1] if len(found) > limit else None
+    moment = last.due if last and by == "due" else None
+    return Page(found[:limit], write_cursor(by, moment, last.retry_id) if last else None)
+
+
+async def timeline_of(store: PostgresPool, called: str) -> Timeline:
+    """The timeline of the retry with this id; the beginning of the id is enough."""
+    found = await timelines(store, called, by_message_id=False, most_steps=MOST_STEPS)
+    if not found:
+        raise unknown(called)
+    return found[0]
+
+
+async def history(store: PostgresPool, called: str) -> list[Timeline]:
+    """The timelines of a retry, or of all retries of a message."""
+    async with store.dedicated(SessionSettings.REPORT) as session:
+        found = await timelines(session, called)
+    if not found:
+        raise NotFoundError(
+            f"Nothing is known of {called!r}: the audit has no such message id or retry id. "
+            f"A message without an id is found by its retry id, in its header `tarry-id` or in the log. {RULE}"
+        )
+    return found
+
+
+async def payload_of(store: PostgresPool, called: str) -> StoredPayload:
+    """The payload of the retry with this id; the beginning of the id is enough."""
+    retry_id = await retry_id_of(store, called)
+    row = await store.one("retry_payload", id=retry_id)
+    if row is None:
+        raise unknown(called)
+    body, properties = row
+    if body is None:
+        raise NotFoundError(
+            f"The payload of {retry_id} was not kept: its policy says keep_payload = false, or it was too large, or it "
+            "was pruned."
+        )
+    return StoredPayload(bytes(body), len(body), *_readable(bytes(properties or b"")))
+
+
+async def latest_actions(
+    store: PostgresPool,
+    *,
+    limit: int,
+    actor: str | None = None,
+    kind: str | None = None,
+    target: str | None = None,
+    cursor: str | None = None,
+    scope: QueueScope | None = None,
+) -> Page[ActionRow]:
+    """`target` is the complete target, or the beginning of an id. With a scope, only pauses and resumes of its queues,
+    and cancels and retry-nows of retries in them.
+    """
+    before_at, before = read_cursor(cursor, "at") if cursor else (None, NOBODY)
+    low, high, begins = uuid_range(target or "") or (None, None, None)
+    rows = await store.rows(
+        "latest_actions",
+        actor=actor,
+        kind=kind,
+        target=target,
+        low=low,
+        high=high,
+        begins=begins,
+        before_at=before_at,
+        before=before,
+        limit=limit + 1,
+        scope=None if scope is None else scope.likes(),
+    )
+    found = [ActionRow(*row) for row in rows]
+    last = found[limit - 1] if len(found) > limit else None
+    shown = [one for one in found[:limit] if scope is None or _is_shown(one, scope)]
+    return Page(shown, write_cursor("at", last.at, last.id) if last else None)
+
+
+def _is_shown(action: ActionRow, scope: QueueScope) -> bool:
+    """A glob may match more than the scope allows."""
+    return action.kind not in {"pause", "resume"} or scope.covers(action.target)
+
+
+def unknown(retry_id: str) -> NotFoundError:
+    return NotFoundError(
+        f"No retry has the id {retry_id}. It is in the message's header `tarry-id`; by message id use "
+        f"`tarry history` or GET /api/v1/retries?message_id=… {RULE}"
+    )
+
+
+def _readable(raw: bytes) -> tuple[dict[str, str | int], dict[str, str | int | None]]:
+    """The readable part of the stored properties and headers."""
+    try:
+        found = Properties.decode(raw) if raw else Properties()
+        headers = {_text(name): _plain(field) for name, field in walk(found.headers or b"")}
+    except BadTableError:
+        return {}, {}
+    plain = {
+        name: _text(value) if isinstance(value, bytes) else value
+        for name in _READABLE
+        if (value := getattr(found, name)) is not None
+    }
+    return plain, headers
+
+
+def _plain(field: Field) -> str | int | None:
+    text = field.text()
+    return field.integer() if text is None else text
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace")

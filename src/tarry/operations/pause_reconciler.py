@@ -1,0 +1,193 @@
+"""The pause reconciler: brings the state of each destination in line with the pauses that operators requested.
+
+Every service runs it; only the process that has the lock reconciles and releases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+
+import structlog
+
+from tarry.core.names import Destination, describe_holder, holder_of_label
+from tarry.errors import BrokerError
+from tarry.operations.action_log import recorded
+from tarry.operations.context import OperatorContext
+from tarry.operations.destinations import bound_on_broker, held_on_broker, is_glob, seen_in_store
+from tarry.operations.intake import end_expired_intake
+from tarry.operations.pause import Pause, active_pauses, can_be_paused, release
+from tarry.operations.paused_destination import (
+    HELD,
+    PausedDestination,
+    adopt_pause,
+    assert_pause,
+    begin_pause,
+    command_arguments,
+    read_paused_destinations,
+)
+from tarry.operations.release import Release
+from tarry.store.database import AdvisoryLock, PostgresSession
+from tarry.tasks import now_and_then, sleep_unless
+
+log = structlog.get_logger()
+
+EVERY = 1.0
+ASSERT_EVERY = 30.0
+"""Seconds after which every binding is created again: a broker that lost its data has lost its bindings too."""
+
+SETTLED = timedelta(seconds=2)
+"""How long after its due time a message that was not seen to return is taken to be in the held queue."""
+
+
+OnHeld = Callable[[Sequence[str]], None]
+"""Called with the queues of retries that came due and are held."""
+
+
+async def run(
+    context: OperatorContext, stop: asyncio.Event, *, every: float = EVERY, on_held: OnHeld = lambda _: None
+) -> None:
+    """Runs until `stop` is set."""
+
+    async def watch() -> None:
+        async with context.store.lock(AdvisoryLock.PAUSE_RECONCILER) as page:
+            if page is not None:
+                await _watch(PauseReconciler(context, on_held=on_held), page, stop, every)
+
+    await now_and_then("pause reconciler", watch, stop, every)
+
+
+async def _watch(watcher: PauseReconciler, page: PostgresSession, stop: asyncio.Event, every: float) -> None:
+    """Runs while the lock's connection is open: once it is lost, another process can take the lock."""
+    try:
+        while not stop.is_set():
+            await page.rows("clock")
+            await watcher.look()
+            await sleep_unless(stop, every)
+    finally:
+        await watcher.close()
+
+
+@dataclass(slots=True)
+class PauseReconciler:
+    """Reconciles in passes, and keeps the running releases between them."""
+
+    context: OperatorContext
+    assert_every: float = ASSERT_EVERY
+    on_held: OnHeld = lambda _: None
+    _asserted_at: float = float("-inf")
+    _unknown: set[str] = field(default_factory=set)
+    _releases: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    async def look(self) -> None:
+        """One pass: ends expired pauses, pauses new destinations, marks held retries, and starts releases."""
+        pauses, paused_destinations = await active_pauses(self.context), await read_paused_destinations(self.context)
+        if any(one.is_over for one in pauses):
+            await self._end()
+        await end_expired_intake(self.context)
+        await self._hold_new(pauses, paused_destinations)
+        await self._assert(paused_destinations)
+        held = await self.context.store.rows("mark_held", margin=SETTLED, actor=self.context.actor)
+        self.on_held([row[0] for row in held])
+        self._release(await read_paused_destinations(self.context))
+
+    async def close(self) -> None:
+        for task in self._releases.values():
+            task.cancel()
+        await asyncio.gather(*self._releases.values(), return_exceptions=True)
+
+    async def _end(self) -> None:
+        """Ends expired pauses; a destination that another pause matches stays paused.
+
+        A pause is stored before its destinations are. They are read first: a pause that is not found below has not
+        changed them yet, and when it does, they are not released.
+        """
+        paused_destinations, pauses = await read_paused_destinations(self.context), await active_pauses(self.context)
+        lasting = [one for one in pauses if not one.is_over]
+        for pause in pauses:
+            if pause.is_over:
+                free = [
+                    paused
+                    for paused in paused_destinations
+                    if pause.wants(paused.label) and not any(other.wants(paused.label) for other in lasting)
+                ]
+                await self._resume(pause, free)
+
+    async def _resume(self, pause: Pause, free: list[PausedDestination]) -> None:
+        context, why = self.context, f"{pause.actor}'s pause expired"
+        detail = {"why": why, **asdict(pause.at_end)}
+        async with recorded(
+            context.store, kind="resume", target=pause.target, actor=context.actor, detail=detail
+        ) as it:
+            async with context.store.transaction() as page:
+                labels = await release(page, free, pause.at_end, by=None)
+                await page.change("end_pauses", ids=[pause.id], by=why)
+            it.outcome = {"destinations": labels}
+        log.info("pause expired", target=pause.target, destinations=labels)
+
+    async def _hold_new(self, pauses: list[Pause], paused_destinations: list[PausedDestination]) -> None:
+        """Pauses destinations that appeared after the pause was requested."""
+        wanted = [one for one in pauses if not one.is_over]
+        if not any(one.scope == "queue" and is_glob(one.pattern) for one in wanted):
+            return
+        known = await seen_in_store(self.context)
+        if self._time_to_assert():
+            known |= await bound_on_broker(self.context) or set()
+        held = {paused.label for paused in paused_destinations}
+        for label in sorted(known - held):
+            if can_be_paused(label) and any(one.wants(label) for one in wanted):
+                await self._try(begin_pause(self.context, Destination.of_label(label)), label)
+
+    async def _assert(self, paused_destinations: list[PausedDestination]) -> None:
+        everything = self._time_to_assert()
+        if everything:
+            self._asserted_at = asyncio.get_running_loop().time()
+            await self._adopt()
+        for paused in paused_destinations:
+            if paused.state in HELD and (everything or paused.bound_at is None):
+                await self._try(assert_pause(self.context, paused.holder), paused.label)
+
+    async def _adopt(self) -> None:
+        """Adopts bindings that are missing in the store at two checks, so that operators can see and resume them."""
+        bound = await held_on_broker(self.context)
+        unknown = bound - {paused.label for paused in await read_paused_destinations(self.context)}
+        for label in sorted(unknown & self._unknown):
+            await self._adopt_one(label)
+        self._unknown = unknown
+
+    async def _adopt_one(self, label: str) -> None:
+        holder = holder_of_label(label)
+        if holder.label != label:  # a long name is not known: its key is a hash
+            do = "pause and resume the policy or job type with the long name"
+            log.warning("found a pause of a long name that is not recorded", key=label, do=do)
+            return
+        await adopt_pause(self.context, holder)
+        do = f"tarry resume {command_arguments(holder)}"
+        log.warning("found a paused destination that is not recorded", destination=describe_holder(holder), do=do)
+
+    def _time_to_assert(self) -> bool:
+        return asyncio.get_running_loop().time() - self._asserted_at > self.assert_every
+
+    async def _try(self, work: Awaitable[None], label: str) -> None:
+        """A destination that cannot be paused must not block the others."""
+        try:
+            await work
+        except BrokerError as error:
+            log.warning("destination could not be paused", destination=label, reason=str(error))
+
+    def _release(self, paused_destinations: list[PausedDestination]) -> None:
+        """Runs one task for each destination that is to be released; a task that ended early is started again."""
+        for paused in paused_destinations:
+            running = self._releases.get(paused.label)
+            if running is not None and running.done():
+                self._tell(paused.label, running)
+                running = None
+            if paused.state == "releasing" and running is None:
+                self._releases[paused.label] = asyncio.create_task(Release(self.context, paused).run())
+
+    def _tell(self, label: str, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.warning("release interrupted, trying again", destination=label, reason=str(error))

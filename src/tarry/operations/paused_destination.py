@@ -1,0 +1,195 @@
+"""Paused destinations, policies and job types: a binding on a gate routes returns to a held queue.
+
+While something is paused, its key is bound twice: on the gate that messages pass when they come due, and on the one
+that they pass when another held queue releases them. A release removes the second binding first, since the messages
+that it lets go may pass that gate themselves. The first binding stays until the held queue is empty.
+"""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from tarry.amqp.management import Management
+from tarry.core.names import GATE_KINDS, Destination, Gate, Holder, holder_of
+from tarry.errors import BrokerError, BrokerUnreachableError, MissingOnBrokerError
+from tarry.operations.context import OperatorContext
+from tarry.tasks import in_thread
+from tarry.topology.blueprint import held_queue
+
+log = structlog.get_logger()
+
+HELD = ("holding", "canary_failed")
+"""States in which nothing is released."""
+
+UNKNOWN = "bound on the broker, but not recorded in the audit: resume it, or pause it again"
+
+
+@dataclass(frozen=True, slots=True)
+class PausedDestination:
+    """One destination, policy or job type, or all automatic retries: paused or being released."""
+
+    label: str
+    kind: str
+    name: str
+    state: str
+    state_since: datetime
+    since: datetime
+    bound_at: datetime | None
+    rate: int | None
+    canary: bool
+    observe: timedelta
+    stage: int
+    stage_since: datetime | None
+    stage_ids: list[dict[str, Any]] | None
+    stage_queues: dict[str, dict[str, Any]] | None
+    released: int
+    problem: str | None
+    held: int
+    """Held retries, according to the audit."""
+
+    @property
+    def holder(self) -> Holder:
+        return holder_of(self.kind, self.name) if self.kind in GATE_KINDS else Destination.of_label(self.label)
+
+
+def command_arguments(holder: Holder) -> str:
+    """What names it on the command line, for `tarry pause` and `tarry resume`."""
+    if isinstance(holder, Destination):
+        return shlex.quote(holder.label)
+    if holder.kind == "automatic-retries":
+        return f"--type {holder.kind}"
+    return f"--{holder.kind} {shlex.quote(holder.name)}"
+
+
+async def read_paused_destinations(context: OperatorContext) -> list[PausedDestination]:
+    return [PausedDestination(*row) for row in await context.store.rows("paused_destinations")]
+
+
+async def begin_pause(context: OperatorContext, holder: Holder) -> None:
+    """Stores the paused destination first, then binds. An error of the broker is stored as its problem, and raised."""
+    await context.store.change("pause_destination", destination=holder.label, kind=holder.kind, name=holder.name)
+    await assert_pause(context, holder)
+
+
+async def assert_pause(context: OperatorContext, holder: Holder) -> None:
+    """Creates the bindings that the broker does not have, unless the destination is no longer to be paused.
+
+    The row is locked meanwhile: a release removes bindings under the same lock, and a process that read the row earlier
+    must not create them again.
+    """
+    try:
+        async with context.store.transaction() as page:
+            row = await page.one("lock_paused", destination=holder.label)
+            if row is not None and row[0] in HELD:
+                await _bind(context, holder)
+                await page.change("paused_bound", destination=holder.label)
+    except BrokerError as error:
+        await context.store.change("paused_problem", destination=holder.label, problem=str(error))
+        raise
+
+
+async def adopt_pause(context: OperatorContext, holder: Holder) -> None:
+    """Stores a paused destination that is bound on the broker and missing in the store."""
+    about = {"kind": holder.kind, "name": holder.name, "problem": UNKNOWN}
+    await context.store.change("adopt_paused", destination=holder.label, **about)
+
+
+async def undo_pause(context: OperatorContext, holder: Holder) -> None:
+    """Removes a paused destination whose binding the broker refused."""
+    with suppress(BrokerError):
+        await unbind_recheck(context, holder)
+    with suppress(BrokerError):
+        await context.unbind(context.names.held_queue(holder), context.names.holding_exchange(holder), holder.key)
+    await context.store.change("drop_paused", destination=holder.label)
+
+
+async def unbind_recheck(context: OperatorContext, holder: Holder) -> None:
+    """Lets messages pass that another held queue releases."""
+    exchange = context.names.rechecking_exchange(holder)
+    try:
+        await context.unbind(context.names.held_queue(holder), exchange, holder.key)
+    except BrokerUnreachableError:
+        raise
+    except BrokerError:
+        if isinstance(holder, Gate):
+            raise
+
+
+async def _bind(context: OperatorContext, holder: Holder) -> None:
+    names, queue = context.names, context.names.held_queue(holder)
+    if isinstance(holder, Gate):
+        await _check_gates(context)
+    try:
+        await context.bind(queue, names.holding_exchange(holder), holder.key)
+    except MissingOnBrokerError:
+        await _declare(context, holder)
+        await context.bind(queue, names.holding_exchange(holder), holder.key)
+    try:
+        await context.bind(queue, names.rechecking_exchange(holder), holder.key)
+    except BrokerUnreachableError:
+        raise
+    except BrokerError as error:
+        # Before `tarry topology apply`, or without the new permissions, a destination can be paused as before.
+        if isinstance(holder, Gate):
+            raise
+        log.warning(
+            "pause does not apply to messages of other held queues", destination=holder.label, reason=str(error)
+        )
+
+
+async def require_gates(context: OperatorContext) -> None:
+    """Raises unless all returning messages pass the gates: past them, a held message would be delivered as well."""
+    try:
+        ways = await _ways_from_arrival(context)
+    except BrokerError as error:
+        unreachable = isinstance(error, BrokerUnreachableError)
+        raise (BrokerUnreachableError if unreachable else BrokerError)(
+            "Nothing was paused: without the management API it is not known whether all messages pass the gates for "
+            f"policies and job types. Pause again when it answers. ({error})"
+        ) from error
+    _refuse_former(context, ways)
+
+
+async def _check_gates(context: OperatorContext) -> None:
+    """The same for a pause that is stored already: if the management API fails, it goes on."""
+    try:
+        ways = await _ways_from_arrival(context)
+    except BrokerError as error:
+        log.warning("not checked whether messages pass the gates", reason=str(error))
+    else:
+        _refuse_former(context, ways)
+
+
+async def _ways_from_arrival(context: OperatorContext) -> set[str]:
+    arrive = context.names.arrive
+    found = await in_thread(lambda: Management(context.address).bindings_from(arrive), "gates")
+    return {one["destination"] for one in found}
+
+
+def _refuse_former(context: OperatorContext, ways: set[str]) -> None:
+    names = context.names
+    if names.gate(GATE_KINDS[0]) not in ways or ways & {names.deliver, names.audit}:
+        raise BrokerError(
+            "This installation was made by an earlier version, which had no gates for policies and job types: run "
+            "`tarry topology apply`, then pause again."
+        )
+
+
+async def _declare(context: OperatorContext, holder: Holder) -> None:
+    """A destination that is not attached has no held queue yet, nor has a policy or a job type at its first pause."""
+    try:
+        await context.binder.declare(held_queue(context.names, holder))
+    except BrokerUnreachableError:
+        raise
+    except BrokerError as error:
+        attach = f"attach the destination with `tarry attach {holder.name}`, or " if holder.kind == "queue" else ""
+        raise BrokerError(
+            f"{context.names.held_queue(holder)!r} does not exist, and this user may not declare it: {attach}pause it "
+            f"as the deploy user. ({error})"
+        ) from error

@@ -1,0 +1,1 @@
+"""The service: builds its parts once, keeps them running, and shuts them down in order."""

@@ -1,0 +1,335 @@
+"""Prometheus metrics of the service, with a limit on label values: a thousand queues must not inflate the scrape."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tarry import __version__
+from tarry.attach.listing import AttachmentState
+from tarry.audit.maintenance import AuditFindings
+from tarry.contract.message import Request
+from tarry.core.decide import Review, Schedule
+from tarry.core.policy import ErrorClass, Policy
+from tarry.errors import AuditError
+from tarry.router.pipeline import Result
+from tarry.router.plan import RoutePlan
+from tarry.service.depth import DepthCollector
+from tarry.store.errors import Trouble, kind_of
+from tarry.store.rows import RecordedCancel, RecordedReturn, Return, Success
+
+OTHER = "other"
+LAST_ATTEMPT = 10
+
+
+class Labels:
+    """Limits label values: the first `most` values keep their names; the rest share one."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        if value not in self._known:
+            if len(self._known) >= self._most:
+                return OTHER
+            self._known.add(value)
+        return value
+
+
+def attempt(number: int) -> str:
+    """`1` … `10`, then `11+`."""
+    return str(number) if number <= LAST_ATTEMPT else f"{LAST_ATTEMPT + 1}+"
+
+
+ABSENT = "; absent if the last audit pass failed."
+NOTHING: tuple[Mapping[str, float], ...] = ({}, {}, {}, {})
+UNKNOWN = (None, None, None, None)
+
+
+class AuditMetrics(Collector):
+    """Metrics of the last audit pass. Every router shows the same numbers: take the maximum, not the sum."""
+
+    def __init__(self) -> None:
+        self.findings: AuditFindings | None = None
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        found = self.findings
+        states, open_, depths, stalled = (
+            (_states(found), found.open_by_tier, _filled(found), _stalled(found)) if found else NOTHING
+        )
+        due, late, oldest, missing = (
+            (found.counts.due, found.counts.overdue, found.oldest_overdue_s, found.missing) if found else UNKNOWN
+        )
+        yield _family("tarry_open", "Retries by state", "state", states)
+        yield _single("tarry_due_now", "Retries past their due time that are not back in their queue", due)
+        yield _single("tarry_overdue", "Retries past their due time and not seen to return", late)
+        yield _single("tarry_oldest_overdue_seconds", "How late the most overdue retry is", oldest)
+        yield _single(
+            "tarry_missing", "Open retries that the broker does not have, in two consecutive audit passes", missing
+        )
+        stuck = found.stuck if found else None
+        yield _single("tarry_stuck_attempts", "Attempts without an outcome for longer than their limit", stuck)
+        yield _family("tarry_tier_open", "Retries in a tier according to the audit", "tier", open_)
+        yield _family("tarry_tier_depth", "Messages in a tier on the broker", "tier", depths)
+        attached = _attached(found) if found else {}
+        yield _family("tarry_attachments", "Attached queues and exchanges, by state", "state", attached)
+        yield _family("tarry_stalled", "Messages in a queue whose destination does not accept them", "queue", stalled)
+
+
+def _states(found: AuditFindings) -> dict[str, float]:
+    counts = found.counts
+    return {
+        "claimed": counts.claimed,
+        "scheduled": counts.waiting,
+        "held": counts.held,
+        "unroutable": counts.unroutable,
+        "in_review": counts.in_review,
+    }
+
+
+def _filled(found: AuditFindings) -> dict[str, int]:
+    """Leaves out empty tiers without open retries: ladder tiers are many and mostly empty."""
+    return {tier: depth for tier, depth in found.depth_by_tier.items() if depth or tier in found.open_by_tier}
+
+
+def _stalled(found: AuditFindings) -> dict[str, int]:
+    return {stall.queue: stall.messages for stall in found.stalled}
+
+
+def _attached(found: AuditFindings) -> dict[str, int]:
+    if found.attachments is None:
+        return {}
+    return {str(state): sum(one.state is state for one in found.attachments) for state in AttachmentState}
+
+
+def _single(name: str, text: str, value: float | None) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text + ABSENT)
+    if value is not None:
+        family.add_metric([], value)
+    return family
+
+
+def _family(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text + ABSENT, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+DRIFT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 30)
+SIZES = (1, 5, 20, 50, 100, 200, 500, 1000, 5000)
+
+
+class Metrics:
+    """One registry per service, so that two services can run in a process. docs/metrics.md is generated from it."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.queues, self.tiers = Labels(200), Labels(200)
+        count, gauge, spread = self._counter, self._gauge, self._histogram
+
+        self.scheduled = count("retries_scheduled", "Retries published to a tier.", "queue")
+        self.executed = count(
+            "retries_executed",
+            "Retries by result, counted twice. When they come due: `returned` towards their queue, `unroutable` if the "
+            "queue does not exist. When the outcome is known: `success` if the consumer reported it, `presumed` if no "
+            "failure followed within TARRY_PRESUME_AFTER, `failed` if it failed again.",
+            "queue",
+            "status",
+        )
+        self.exhausted = count("retries_exhausted", "Messages that used all their retries and went to review.", "queue")
+        self.depth = DepthCollector()
+        self.registry.register(self.depth)
+        self.audit = AuditMetrics()
+        self.registry.register(self.audit)
+
+        self.due = count(
+            "tarry_due",
+            "Retries whose wait is over, each round once: requeued, cancelled, held by a pause, or unroutable.",
+            "queue",
+        )
+        self.requeued = count(
+            "tarry_requeued",
+            "Retries that reached the queue they failed in; counted 10 s later, when it is known that none of them was "
+            "unroutable.",
+            "queue",
+        )
+        self.dead = count("tarry_dead", "Messages that will not be retried again: exhausted or final.", "queue")
+        self.kinds = count(
+            "tarry_retries",
+            "Retries by cause: `automatic`, when they are scheduled; `manual`, when one that a person asked for (by "
+            "retry-now, redrive or resume) returns.",
+            "kind",
+        )
+        for kind in ("automatic", "manual"):
+            self.kinds.labels(kind)
+        self.attempts = count("tarry_retries_by_attempt", "Retries scheduled, by which attempt it is.", "attempt")
+        self.outcomes = count(
+            "tarry_outcomes_by_attempt",
+            "Outcomes of retries, by which attempt it was: `success`, `presumed` or `failed`, as in "
+            "`retries_executed_total`.",
+            "attempt",
+            "outcome",
+        )
+        self.not_retryable = count("tarry_not_retryable", "Failures that were classified as final.", "queue")
+
+        self.reviewed = count("tarry_reviewed", "Messages sent to review, for any reason.", "queue")
+        self.duplicates = count("tarry_duplicates", "Duplicate requests, which were dropped.")
+        self.stuck = count("tarry_stuck", "Publishes that the broker did not accept; they are tried again.", "outcome")
+        self.detours = count(
+            "tarry_detours", "Retries that their tier did not accept, sent through the ladder.", "outcome"
+        )
+        self.unroutable = count("tarry_unroutable", "Unroutable messages, by outcome.", "outcome")
+        self.reconnects = count("tarry_reconnects", "Connections lost and opened again, by part.", "part")
+        self.reloads = count("tarry_reloads", "Changes of the topology files, by outcome.", "outcome")
+
+        self.batch = spread("tarry_batch_size", "Requests per batch.", SIZES)
+        self.decision = spread("tarry_decision_seconds", "Time from receiving a batch to its last decision.", SECONDS)
+        self.confirm = spread(
+            "tarry_confirm_seconds", "Time from the last decision of a batch to its last confirm.", SECONDS
+        )
+        self.drift = spread("tarry_drift_seconds", "Time from the due time of a retry to its return.", DRIFT, "tier")
+
+        self.presumed = count("tarry_presumed", "Returns presumed successful after the quiet time.")
+        self.stuck_recovered = count(
+            "tarry_stuck_recovered", "Stuck attempts that were recovered: sent to their `queue` or to `review`.", "to"
+        )
+        for to in ("queue", "review"):
+            self.stuck_recovered.labels(to)
+        self.cancelled = count("tarry_cancelled", "Retries that were diverted at the cancelled gate.", "queue")
+        self.degraded = gauge("tarry_degraded", "1 while Postgres is unavailable and history waits in the broker.")
+        self.trouble = gauge("tarry_postgres_trouble", "1 for the kind of problem that Postgres has.", "kind")
+        self.paused = gauge("tarry_intake_paused", "1 while an operator has paused the intake.")
+        self.blocked = gauge("tarry_blocked", "1 while the broker has an alarm and accepts no publishes.")
+        self.consuming = gauge("tarry_consuming", "1 while the broker delivers requests to this router.")
+        self.spooled = gauge("tarry_spooled", "Records written to the spool since the start.")
+        self.refused = gauge("tarry_audit_refused", "Records that Postgres refused since the start.")
+        self.policies = gauge("tarry_policy_info", "1 for each policy in use.", "policy", "max_retries")
+        self.build = gauge("tarry_build_info", "The version in use.", "version")
+        self.build.labels(__version__).set(1)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+
+    def count(self, result: Result) -> None:
+        """Counts one batch."""
+        self.batch.observe(len(result.acked) + len(result.requeued))
+        self.decision.observe(result.decided_s)
+        self.confirm.observe(result.confirmed_s)
+        self.duplicates.inc(len(result.duplicates))
+        # Looking up a label costs more than adding: do it once per label in the batch, not once per message.
+        for queue, plans in _by_queue(result.moved).items():
+            self._count_queue(self.queues(queue), plans)
+        for outcome, times in Tally(outcome for _, outcome in result.stuck).items():
+            self.stuck.labels(outcome.value).inc(times)
+        for outcome, times in Tally(outcome for _, outcome in result.detours).items():
+            self.detours.labels(outcome.value).inc(times)
+
+    def _count_queue(self, queue: str, plans: list[RoutePlan]) -> None:
+        self._count_outcomes("failed", queue, list(_failed_attempts(plans)))
+        scheduled = [plan.decision for plan in plans if isinstance(plan.decision, Schedule)]
+        reviewed = [plan.decision for plan in plans if isinstance(plan.decision, Review)]
+        if scheduled:
+            self.scheduled.labels(queue).inc(len(scheduled))
+            self.kinds.labels("automatic").inc(len(scheduled))
+            for number, times in Tally(attempt(decision.retry_count) for decision in scheduled).items():
+                self.attempts.labels(number).inc(times)
+        if reviewed:
+            self.reviewed.labels(queue).inc(len(reviewed))
+            exhausted = sum(decision.exhausted for decision in reviewed)
+            final = sum(decision.error_class is ErrorClass.FINAL for decision in reviewed)
+            self.exhausted.labels(queue).inc(exhausted)
+            self.not_retryable.labels(queue).inc(final)
+            self.dead.labels(queue).inc(exhausted + final)
+
+    def count_returns(self, found: Sequence[RecordedReturn]) -> None:
+        """Counts one batch of the tap."""
+        for queue, times in Tally(self.queues(one.seen.queue) for one in found).items():
+            self.executed.labels(queue, "returned").inc(times)
+        self._count_due(one.seen.queue for one in found if one.comes_due)
+        self.kinds.labels("manual").inc(sum(one.by_person for one in found))
+        for seen in (one.seen for one in found):
+            self.drift.labels(self.tiers(seen.tier)).observe(max(0, seen.at_ms - seen.due_ms) / 1000)
+
+    def count_requeued(self, found: Sequence[Return]) -> None:
+        for queue, times in Tally(self.queues(one.queue) for one in found).items():
+            self.requeued.labels(queue).inc(times)
+
+    def count_cancelled(self, found: Sequence[RecordedCancel]) -> None:
+        for queue, times in Tally(self.queues(one.seen.queue) for one in found).items():
+            self.cancelled.labels(queue).inc(times)
+        self._count_due(one.seen.queue for one in found if one.comes_due)
+
+    def count_held(self, queues: Sequence[str]) -> None:
+        """Counts retries that came due and are held."""
+        self._count_due(queues)
+
+    def _count_due(self, queues: Iterable[str]) -> None:
+        for queue, times in Tally(map(self.queues, queues)).items():
+            self.due.labels(queue).inc(times)
+
+    def count_successes(self, found: Sequence[Success]) -> None:
+        for presumed, status in ((False, "success"), (True, "presumed")):
+            by_queue: dict[str, list[int]] = {}
+            for one in found:
+                if one.presumed is presumed:
+                    by_queue.setdefault(self.queues(one.queue), []).append(one.attempt)
+            for queue, attempts in by_queue.items():
+                self._count_outcomes(status, queue, attempts)
+
+    def _count_outcomes(self, status: str, queue: str, attempts: Sequence[int]) -> None:
+        if attempts:
+            self.executed.labels(queue, status).inc(len(attempts))
+        for number, times in Tally(map(attempt, attempts)).items():
+            self.outcomes.labels(number, status).inc(times)
+
+    def count_pass(self, found: AuditFindings | None) -> None:
+        """Counts one audit pass; None if it could not be made."""
+        self.audit.findings = found
+        self.presumed.inc(len(found.presumed) if found else 0)
+        for to, times in (found.stuck_recovered if found else {}).items():
+            self.stuck_recovered.labels(to).inc(times)
+
+    def show_trouble(self, trouble: AuditError | None) -> None:
+        self.degraded.set(trouble is not None)
+        for kind in Trouble:
+            self.trouble.labels(kind.value).set(trouble is not None and kind_of(trouble) is kind)
+
+    def count_unroutable(self, outcome: str, queues: Sequence[str]) -> None:
+        self.unroutable.labels(outcome).inc(len(queues))
+        for queue, times in Tally(self.queues(one) for one in queues).items():
+            self.executed.labels(queue, "unroutable").inc(times)
+
+    def show_policies(self, policies: Iterable[Policy]) -> None:
+        self.policies.clear()
+        for policy in policies:
+            self.policies.labels(policy.name, str(policy.max_retries)).set(1)
+
+
+def _by_queue(plans: Iterable[RoutePlan]) -> dict[str, list[RoutePlan]]:
+    found: dict[str, list[RoutePlan]] = {}
+    for plan in plans:
+        found.setdefault(plan.queue, []).append(plan)
+    return found
+
+
+def _failed_attempts(plans: Iterable[RoutePlan]) -> Iterator[int]:
+    """For each message that has failed before, returned, and failed again: which attempt that was."""
+    for plan in plans:
+        if isinstance(plan.item, Request) and plan.item.failure.round:
+            yield plan.item.failure.retry_count

@@ -1,0 +1,59 @@
+"""Retention: deletes whole days of old history, and finished retries. What is open or in review is never deleted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from tarry.store.database import PostgresSession
+
+SLICE = 5_000
+"""Rows per statement, so that no lock is held for long."""
+
+
+_OF_OPERATORS = (
+    "prune_actions",
+    "prune_diversions",
+    "prune_pauses",
+    "prune_review_jobs",
+    "prune_review_edits",
+    "prune_stuck_recoveries",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedHistory:
+    """What was deleted."""
+
+    partitions: list[str]
+    history: int
+    """Rows kept when their partition was dropped, because their retry was open then."""
+    retries: int
+    payloads: int
+    actions: int = 0
+    """Operators' actions, and the remaining rows of their cancels, pauses and reviews."""
+
+
+async def prune(
+    session: PostgresSession, older_than: timedelta, payloads_older_than: timedelta | None = None
+) -> PrunedHistory:
+    partitions = [row[0] for row in await session.rows("old_partitions", older_than=older_than)]
+    for name in partitions:
+        await session.rows("drop_partition", name=name)
+    history = await in_slices(session, "prune_history", older_than=older_than)
+    retries = await in_slices(session, "prune_retries", older_than=older_than)
+    payloads = 0
+    if payloads_older_than is not None:
+        payloads = await in_slices(session, "prune_payloads", older_than=payloads_older_than)
+    actions = sum([await in_slices(session, name, older_than=older_than) for name in _OF_OPERATORS])
+    return PrunedHistory(partitions, history, retries, payloads, actions)
+
+
+async def in_slices(session: PostgresSession, name: str, **parameters: object) -> int:
+    """Runs a query that changes at most `limit` rows until there are no more; how many it changed."""
+    total = 0
+    while count := await session.change(name, **parameters, limit=SLICE):
+        total += count
+        if count < SLICE:
+            break
+    return total

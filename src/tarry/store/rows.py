@@ -1,0 +1,225 @@
+"""Row types of the store: what routers and the tap write, and what the store returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from tarry.contract.identity import retry_id
+from tarry.core.states import State
+
+
+class Claim(NamedTuple):
+    """A request that a router wants to act on."""
+
+    retry_id: str
+    """The retry that the request names, or the id of a new one."""
+    round: int
+    """The round that the request asks for: one more than the round that failed."""
+    knows_round: bool
+    redelivered: bool
+    """The broker's redelivered flag; for a dead-lettered request it says nothing."""
+    retry_count: int
+    queue: str
+    message_id: str | None
+    since_ms: int | None
+    identity: str | None = None
+    matchable: bool = False
+    """Whether a request without tarry's headers may be recognised by its identity."""
+    death: str | None = None
+    """Which dead-lettering created the request. The same value again means the same request."""
+    by_content: bool = True
+    """Whether an equal message from a different dead-lettering is a different message."""
+
+    def set_apart(self) -> Claim:
+        """The same request for a new retry: the retry that it names belongs to another message. Keeps its round."""
+        return self._replace(retry_id=retry_id(self.identity or "", self.retry_id, str(self.round)))
+
+
+class Granted(NamedTuple):
+    """A granted claim, with values from the store that replace those of the request."""
+
+    retry_id: str
+    round: int
+    retry_count: int
+    since_ms: int | None
+
+
+class Claimed(NamedTuple):
+    """The answer to a batch of claims, by the retry id of each claim."""
+
+    granted: dict[str, Granted]
+    duplicate_of: dict[str, str]
+    """Duplicates, each with the retry whose request it repeats."""
+
+
+class Record(NamedTuple):
+    """The outcome of one request, and everything needed to rebuild its message."""
+
+    retry_id: str
+    round: int
+    state: State
+    queue: str
+    reason: str | None = None
+    exchange: str = ""
+    routing_key: str = ""
+    message_id: str | None = None
+    retry_count: int = 0
+    max_retries: int | None = None
+    policy: str | None = None
+    error_class: str | None = None
+    error_type: str | None = None
+    error_reason: str | None = None
+    since_ms: int | None = None
+    due_ms: int | None = None
+    delay_ms: int | None = None
+    tier: str | None = None
+    body: bytes | None = None
+    properties: bytes | None = None
+    identity: str | None = None
+    death: str | None = None
+    guessed_round: int = 0
+    """The latest round that began without tarry's headers, as far as this router knows."""
+
+
+class Return(NamedTuple):
+    """A return that the tap has seen."""
+
+    retry_id: str
+    round: int
+    queue: str
+    retry_count: int
+    due_ms: int
+    at_ms: int
+    redelivered: bool
+    tier: str = ""
+    """The policy tier that it waited in, or the ladder."""
+    held: bool = False
+    """Whether it was in a held queue before."""
+
+
+class RecordedReturn(NamedTuple):
+    """A return that the store has recorded for the first time."""
+
+    seen: Return
+    comes_due: bool
+    """False if it was known to be due before: it was held, or unroutable and published again."""
+    by_person: bool
+    """Whether a person began it: by a retry-now, a redrive, or the release of a pause."""
+
+
+class RecordedCancel(NamedTuple):
+    """A diverted message that the store has recorded for the first time."""
+
+    seen: Return
+    comes_due: bool
+    """False if it was held before."""
+
+
+class Success(NamedTuple):
+    """A retry that succeeded, as the store has recorded it for the first time."""
+
+    retry_id: str
+    round: int
+    queue: str
+    message_id: str | None
+    attempt: int
+    since_first_failure_ms: int
+    """Until its consumer was done; if it is presumed, until its return."""
+    presumed: bool = False
+
+
+GRACE = timedelta(seconds=30)
+"""A retry this long past its due time, and not seen to return, is overdue."""
+
+
+@dataclass(frozen=True, slots=True)
+class StuckLimits:
+    """How long an attempt may run before it is stuck. None: never."""
+
+    after: timedelta | None = timedelta(minutes=30)
+    by_policy: Mapping[str, timedelta] = field(default_factory=dict)
+    """The limits of policies that have their own."""
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of the queries."""
+        return {"after": self.after, "policies": list(self.by_policy), "afters": list(self.by_policy.values())}
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """Totals of the audit. Every round ever requested has exactly one outcome; an overdue one has none yet."""
+
+    retries: int
+    scheduled: int
+    """Rounds that the broker confirmed into a tier, whatever their outcome."""
+    returned: int
+    in_review: int
+    waiting: int
+    claimed: int
+    unroutable: int
+    duplicates: int
+    """Repeated requests."""
+    overdue: int
+    """Of the scheduled, held and unroutable rounds: due longer ago than the grace period, and not seen to return."""
+    cancelled: int = 0
+    held: int = 0
+    discarded: int = 0
+    unseen: int = 0
+    """Certainly returned, since a later round began, but not seen by the tap."""
+    recovered: int = 0
+    """Of all rounds: published again by `tarry audit recover`."""
+    twice: int = 0
+    """Copies that passed the tap a second time: a consumer received a message twice."""
+    rounds: int = 0
+
+    @property
+    def requests(self) -> int:
+        """All requests received."""
+        return self.rounds + self.duplicates
+
+    @property
+    def accounted(self) -> int:
+        """The sum of all outcomes."""
+        settled = self.returned + self.unseen + self.in_review + self.cancelled + self.discarded
+        return settled + self.waiting + self.held + self.claimed + self.unroutable + self.duplicates
+
+    @property
+    def lost(self) -> int:
+        """As far as the store alone can tell; `verify` also checks the broker."""
+        return max(0, self.requests - self.accounted) + self.overdue
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How late returns were, in milliseconds."""
+
+    count: int
+    least: int
+    p50: int
+    p99: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRow:
+    """One retry that waits in a tier."""
+
+    queue: str
+    tier: str
+    due: datetime
+    attempt: int
+    most: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewedRow:
+    """One message in review."""
+
+    queue: str
+    message: str
+    reason: str
+    at: datetime

@@ -1,0 +1,62 @@
+"""Dependencies of the routes: the operations of the caller, and the service of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Generic, TypeVar
+
+from fastapi import Depends, Request
+
+from tarry.operations.context import OperatorContext
+from tarry.operations.local import LocalOperations
+from tarry.operations.protocol import ActingOperations
+from tarry.operations.scoped import ScopedOperations, whole_installation
+from tarry.service.app import Service
+from tarry.web.api.auth import Looker
+
+
+async def get_context(request: Request) -> OperatorContext:
+    context: OperatorContext = request.app.state.context
+    return context
+
+
+async def get_operations(caller: Looker, context: Annotated[OperatorContext, Depends(get_context)]) -> ActingOperations:
+    local = LocalOperations(context, caller.actor())
+    return local if caller.scope is None else ScopedOperations(local, caller.name, caller.scope)
+
+
+async def for_all_queues(caller: Looker) -> None:
+    """For routes about the whole installation. Refuses a token that is limited to some queues."""
+    if caller.scope is not None:
+        raise whole_installation(caller.name, caller.scope)
+
+
+async def get_service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+Context = Annotated[OperatorContext, Depends(get_context)]
+Operations = Annotated[ActingOperations, Depends(get_operations)]
+TheService = Annotated[Service, Depends(get_service)]
+
+
+T = TypeVar("T")
+
+
+class Shared(Generic[T]):
+    """A value that is computed by one request at a time and reused for `fresh` seconds."""
+
+    def __init__(self, make: Callable[[], Awaitable[T]], fresh: float) -> None:
+        self._make = make
+        self._fresh = fresh
+        self._lock = asyncio.Lock()
+        self._made: tuple[float, T] | None = None
+
+    async def get(self) -> T:
+        async with self._lock:
+            if self._made is None or time.monotonic() - self._made[0] > self._fresh:
+                self._made = (time.monotonic(), await self._make())
+            return self._made[1]

@@ -1,0 +1,147 @@
+"""Each consumer under examples/, as its reader would run it, against `tarry serve`.
+
+EXAMPLES_PYTHON is an interpreter with Celery, Dramatiq and FastStream (`make test` makes one in .tarry/);
+AMQP_CLIENT_JARS a folder with the jars of amqp-client and slf4j-api (Debian's packages put them into /usr/share/java).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+
+from tests.acceptance.shipped import ShippedService, serving_a_file
+from tests.acceptance.up_command import running
+from tests.support.services import Services
+from tests.support.spaces import SharedBroker
+from tests.support.waiting import wait_for
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+INSTALLED = ROOT / ".tarry" / "examples-venv" / "bin" / "python"
+PYTHON = os.environ.get("EXAMPLES_PYTHON") or str(INSTALLED if INSTALLED.exists() else sys.executable)
+JARS = Path(os.environ.get("AMQP_CLIENT_JARS", "/usr/share/java"))
+LOOK = "import sys; from importlib.util import find_spec; sys.exit(find_spec(sys.argv[1]) is None)"
+ORDER = {"id": 1, "succeeds_at": 3}
+
+
+class Example(NamedTuple):
+    """How it is run, how it is sent an order, and what it promises."""
+
+    command: list[str]
+    send: list[str] | None = None
+    attached: bool = False
+    reports: bool = True
+
+
+def python(package: str, *command: str, **how: Any) -> Example:
+    looked = subprocess.run([PYTHON, "-c", LOOK, package], check=False)
+    if looked.returncode:
+        pytest.skip(f"{PYTHON} has no {package}: set EXAMPLES_PYTHON to an interpreter that has")
+    return Example([PYTHON, "-u", *(command or ["worker.py"])], **how)
+
+
+def node(folder: Path) -> Example:
+    if not (shutil.which("node") and shutil.which("npm")):
+        pytest.skip("node and npm are not on PATH")
+    install = ["npm", "ci", "--no-audit", "--no-fund"]
+    done = subprocess.run(install, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"npm ci did not work here: {done.stderr[-300:]}")
+    return Example(["node", "worker.js"])
+
+
+def java() -> Example:
+    jars = [JARS / "amqp-client.jar", JARS / "slf4j-api.jar"]
+    if not shutil.which("java") or not all(jar.exists() for jar in jars):
+        pytest.skip(f"no java on PATH, or no amqp-client.jar and slf4j-api.jar in {JARS}: set AMQP_CLIENT_JARS")
+    return Example(["java", "-cp", ":".join(map(str, jars)), "Worker.java"])
+
+
+def example(name: str, folder: Path) -> Example:
+    send = [PYTHON, "worker.py", json.dumps(ORDER)]
+    match name:
+        case "thread-pool":
+            return python("pika")
+        case "faststream":
+            return python("faststream")
+        case "dramatiq":
+            command = ("-m", "dramatiq", "worker", "--processes", "1", "--threads", "2")
+            return python("dramatiq", *command, send=send, reports=False)
+        case "celery":
+            quiet = ("--concurrency=1", "--without-gossip", "--without-mingle")
+            task = ("-m", "celery", "-A", "worker", "worker", *quiet)
+            return python("celery", *task, send=send, attached=True, reports=False)
+        case "node-client":
+            return node(folder)
+        case _:
+            return java()
+
+
+@pytest.fixture(scope="module")
+def service(
+    broker: SharedBroker, services: Services, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ShippedService]:
+    """One service for all examples."""
+    with serving_a_file(broker, services, tmp_path_factory.mktemp("service"), 0.05) as made:
+        yield made
+
+
+@pytest.fixture
+def queue(service: ShippedService) -> Iterator[str]:
+    """All examples have one of the same name, each with other arguments."""
+    yield "orders"
+    service.channel.queue_delete("orders")
+
+
+@pytest.mark.parametrize("name", ["thread-pool", "faststream", "dramatiq", "node-client", "java-client", "celery"])
+def test_an_order_is_tried_until_it_succeeds(name: str, service: ShippedService, queue: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    shutil.copytree(EXAMPLES / name, folder, ignore=shutil.ignore_patterns("node_modules", "__pycache__"))
+    one, before = example(name, folder), retries(service)
+    settings = os.environ | service.environment | {"PYTHONPATH": str(ROOT / "src")}
+    with running(one.command, settings, folder) as worker:
+        wait_for(
+            lambda: worker.process.poll() is not None or consumers(service, queue),
+            deadline=120,
+            what=f"{name} to consume",
+        )
+        assert worker.process.poll() is None, worker.text
+        if one.attached:
+            service.tarry("attach", queue)
+        if one.send is None:
+            service.work(queue, f"{name}-1", json.dumps(ORDER).encode(), tenant="acme")
+        else:
+            subprocess.run(one.send, env=settings, cwd=folder, check=True, capture_output=True)
+        expected = [{"order": 1, "attempt": number} for number in (1, 2, 3)]
+        wait_for(lambda: attempts(worker.text) == expected, deadline=120, what=f"three attempts by {name}")
+        wait_for(lambda: service.depth(queue) == 0, what="the last to be acknowledged")
+        final = ["succeeded" if one.reports else "returned"]
+        wait_for(lambda: states(service, before) == final, deadline=60, what="its state in the store")
+
+
+def attempts(text: str) -> list[dict[str, int]]:
+    return [json.loads(line) for line in text.splitlines() if line.startswith('{"order"')]
+
+
+def consumers(service: ShippedService, queue: str) -> int:
+    return sum(one["queue"]["name"] == queue for one in service.installation.api("consumers/{vhost}"))
+
+
+def retries(service: ShippedService) -> dict[str, str]:
+    """The state of each, by its id."""
+    with psycopg.connect(service.installation.dsn) as connection:
+        return {str(retry): state for retry, state in connection.execute("select id, state from retry")}
+
+
+def states(service: ShippedService, before: dict[str, str]) -> list[str]:
+    """Of those that are new."""
+    return [state for retry, state in retries(service).items() if retry not in before]

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tarry.amqp.management import Management
+from tarry.errors import TopologyError, TopologyMismatchError
+from tarry.topology.apply import apply
+from tarry.topology.live import read_live
+from tarry.topology.retire import SETTLING_SECONDS, close_entry, delete_empty, drain, prune
+from tests.integration.topology.installation import TopologyInstallation, drained, small_topology
+from tests.support.waiting import wait_for
+
+FEWER = small_topology(policy=[{"name": "default", "schedule": ["2s"], "max_retries": 2}])
+
+
+def test_drain_waits_for_each_message_and_then_deletes_the_tier(installation: TopologyInstallation) -> None:
+    seen: list[int] = []
+    with installation.open_channel() as opened:
+        installation.attach(opened, "orders")
+        for _ in range(5):
+            installation.schedule(opened, "orders", 8_000)
+        sent = time.time()
+        draining = threading.Thread(
+            target=drain, args=(FEWER, installation.address, "retry.delay.8s", lambda left, _: seen.append(left))
+        )
+        draining.start()
+        arrived = drained(opened, "orders", 5, deadline=30)
+    draining.join()
+
+    assert len(arrived) == 5
+    assert all(one.at - sent > 7.9 for one in arrived)
+    assert "retry.delay.8s" not in read_live(Management(installation.address)).queues
+    assert max(seen) == 5
+
+
+def test_prune_deletes_what_is_empty_and_closed_and_keeps_the_rest(installation: TopologyInstallation) -> None:
+    with installation.open_channel() as opened:
+        opened.queue_declare("retry.delay.9s", durable=True, arguments={"x-queue-type": "quorum"})
+        opened.basic_publish("", "retry.delay.9s", b"by name")
+        opened.exchange_declare("retry.ladder.9", "direct", durable=True)
+    management = Management(installation.address)
+    wait_for(lambda: read_live(management).depths["retry.delay.9s"], what="the broker's next count")
+
+    first = prune(FEWER, installation.address)
+    close_entry(FEWER, installation.address, "retry.delay.8s")
+    second = prune(FEWER, installation.address)
+
+    assert first.deleted == ("retry.ladder.9",)
+    assert first.kept == {
+        "retry.delay.8s": "still bound to retry.delay: tarry topology drain retry.delay.8s",
+        "retry.delay.9s": "still holds 1 messages, which leave when they expire",
+    }
+    assert second.deleted == ("retry.delay.8s",)
+    assert list(second.kept) == ["retry.delay.9s"]
+
+
+def test_a_tier_in_use_is_not_drained(installation: TopologyInstallation) -> None:
+    with pytest.raises(TopologyError, match="in use"):
+        drain(installation.topology, installation.address, "retry.delay.8s")
+
+
+def test_a_tier_that_somebody_opens_again_stops_the_drain(installation: TopologyInstallation) -> None:
+    def open_again(_left: int, _seconds: float) -> None:
+        apply(installation.topology, installation.address)
+
+    with pytest.raises(TopologyMismatchError, match="somebody applied a topology that still has it"):
+        drain(FEWER, installation.address, "retry.delay.8s", open_again)
+
+
+def test_a_queue_that_got_a_message_after_all_is_never_deleted(installation: TopologyInstallation) -> None:
+    with installation.open_channel() as opened:
+        opened.queue_declare("retry.delay.9s", durable=True, arguments={"x-queue-type": "quorum"})
+        opened.basic_publish("", "retry.delay.9s", b"late")
+        wait_for(lambda: opened.queue_declare("retry.delay.9s", passive=True).method.message_count == 1)
+
+        with pytest.raises(TopologyMismatchError, match="It was not deleted"):
+            delete_empty(FEWER, installation.address, ["retry.delay.9s"])
+
+        assert opened.queue_declare("retry.delay.9s", passive=True).method.message_count == 1
+
+
+def test_a_message_that_is_stuck_on_its_way_out_counts_until_it_is_gone(installation: TopologyInstallation) -> None:
+    """AMQP says the queue is empty; the broker's own count does not."""
+    with installation.open_channel() as opened:
+        opened.exchange_declare("retry.nowhere", "direct", durable=True)
+        arguments = {
+            "x-queue-type": "quorum",
+            "x-message-ttl": 100,
+            "x-overflow": "reject-publish",
+            "x-dead-letter-exchange": "retry.nowhere",
+            "x-dead-letter-strategy": "at-least-once",
+        }
+        opened.queue_declare("retry.delay.100ms", durable=True, arguments=arguments)
+        opened.basic_publish("", "retry.delay.100ms", b"stuck")
+        wait_for(lambda: opened.queue_declare("retry.delay.100ms", passive=True).method.message_count == 0)
+    management = Management(installation.address)
+
+    def counted() -> bool:
+        return read_live(management).depths["retry.delay.100ms"] == 1
+
+    wait_for(counted, deadline=SETTLING_SECONDS, what="a count within the time that drain waits for one")
+    assert prune(installation.topology, installation.address).deleted == ()

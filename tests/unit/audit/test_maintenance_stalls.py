@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from tarry.audit.depths import Depths, QueueDepth
+from tarry.audit.maintenance import Stall, stalls
+from tarry.core.names import Names
+
+STUCK = QueueDepth(messages=5, ready=2)
+EMPTY = QueueDepth()
+
+
+def depths(**queues: QueueDepth) -> Depths:
+    return Depths(Names(), {f"retry.{name.replace('_', '.')}": depth for name, depth in queues.items()})
+
+
+def test_a_relay_names_its_destination() -> None:
+    look = depths(relay=EMPTY, relay_orders=STUCK)
+    assert stalls(look, look, {}, {}, {}) == [Stall("retry.relay.orders", 3, ("orders",))]
+
+
+def test_the_shared_relay_names_those_that_messages_went_to_of_late() -> None:
+    look = depths(relay=STUCK, relay_orders=EMPTY)
+    recent = {("retry.delay.8s", "orders"): 9, ("retry.delay.8s", "mails"): 1}
+    assert stalls(look, look, {}, recent, {}) == [Stall("retry.relay", 3, ("mails",))], "orders has its own"
+
+
+def test_a_tier_names_those_it_owes_something() -> None:
+    look = depths(delay_8s=STUCK)
+    overdue = {("retry.delay.8s", "orders"): 4, ("retry.delay.1h", "mails"): 1}
+    assert stalls(look, look, {}, {}, overdue) == [Stall("retry.delay.8s", 3, ("orders",))]
+
+
+def test_what_comes_through_between_two_looks_is_traffic() -> None:
+    look = depths(delay_8s=STUCK, ladder_2_8s=STUCK, relay=STUCK)
+    between = {("retry.delay.8s", "orders"): 1}
+    assert stalls(look, look, between, between, {}) == []
+
+
+def test_what_one_look_alone_has_is_traffic_too() -> None:
+    assert stalls(depths(delay_8s=EMPTY), depths(delay_8s=STUCK), {}, {}, {}) == []
+
+
+def test_it_says_so_in_a_sentence() -> None:
+    assert str(Stall("retry.relay.orders", 3, ("orders",))) == (
+        "retry.relay.orders is stalled with 3 messages: orders does not accept them"
+    )

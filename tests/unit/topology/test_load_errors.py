@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tarry.errors import TopologyError
+from tarry.topology.load import load, shipped
+
+GOOD_POLICY = '[[policy]]\nname = "default"\nschedule = ["2s"]\nmax_retries = 1\n'
+
+
+def problems(tmp_path: Path, main: str = "", policy: str = GOOD_POLICY) -> list[str]:
+    """What load says of these files, without the folder."""
+    (tmp_path / "policies").mkdir(exist_ok=True)
+    (tmp_path / "tarry.toml").write_text(main, encoding="utf-8")
+    (tmp_path / "policies" / "10-mail.toml").write_text(policy, encoding="utf-8")
+    with pytest.raises(TopologyError) as caught:
+        load(tmp_path)
+    return [line.removeprefix(f"{tmp_path}/") for line in caught.value.problems]
+
+
+def test_the_shipped_topology_has_none() -> None:
+    assert [policy.name for policy in load(shipped()).policies][-1] == "default"
+
+
+def test_a_unit_that_does_not_exist_is_answered_with_those_that_do(tmp_path: Path) -> None:
+    policy = '[[policy]]\nname = "mail"\nschedule = ["1m", "2sec"]\nmax_retries = 1\n'
+
+    assert problems(tmp_path, policy=policy) == [
+        "policies/10-mail.toml: policy mail, schedule, entry 2: `2sec`: use ms, s, m, h or d, as in 500ms, 2s or 1h30m"
+    ]
+
+
+def test_mistakes_in_two_files_come_together_the_main_file_first(tmp_path: Path) -> None:
+    policy = '[[policy]]\nname = "mail"\nschedule = ["2s"]\nmax_retries = -1\njitter = "3x"\nmatch = { que = "a" }\n'
+
+    found = problems(tmp_path, main='destinatons = ["*"]\n[ladder]\nradix = 1\n', policy=policy)
+
+    assert found == [
+        "tarry.toml: ladder, radix: `1`: should be greater than or equal to 2",
+        "tarry.toml: destinatons: no such key; did you mean `destinations`?",
+        "policies/10-mail.toml: policy mail, match, que: no such key; did you mean `queue`?",
+        "policies/10-mail.toml: policy mail, jitter: `3x`: use ms, s, m, h or d, as in 500ms, 2s or 1h30m",
+        "policies/10-mail.toml: policy mail, max_retries: `-1`: should be greater than or equal to 0",
+    ]
+
+
+def test_a_key_like_no_other_is_answered_with_all_that_could_stand_there(tmp_path: Path) -> None:
+    assert problems(tmp_path, main='[names]\nzzz = "x"\n') == [
+        "tarry.toml: names, zzz: no such key; known here: prefix, review, scheduled"
+    ]
+
+
+def test_a_missing_key_is_named_with_what_it_is_for(tmp_path: Path) -> None:
+    policy = '[[policy]]\nname = "mail"\nbackoff = { base = "2s" }\nmax_retries = 1\n'
+
+    assert problems(tmp_path, policy=policy) == [
+        "policies/10-mail.toml: policy mail, backoff, cap: is missing: No delay is longer than this, jitter aside."
+    ]
+
+
+def test_a_policy_needs_one_way_to_say_its_delays(tmp_path: Path) -> None:
+    assert problems(tmp_path, policy='[[policy]]\nname = "mail"\nmax_retries = 1\n') == [
+        (
+            "policies/10-mail.toml: policy mail: give either `schedule` (a list) or `backoff` (base, factor, cap), "
+            "and not both"
+        )
+    ]
+
+
+def test_a_name_with_a_capital_is_answered_with_the_letters_allowed(tmp_path: Path) -> None:
+    policy = GOOD_POLICY.replace("default", "Mail")
+
+    assert problems(tmp_path, policy=policy) == [
+        (
+            "policies/10-mail.toml: policy Mail, name: `Mail`: use small letters, digits, `.`, `_` and `-`, "
+            "and start with a letter or digit"
+        )
+    ]
+
+
+def test_two_policies_of_one_name_and_a_delay_too_long_are_both_found(tmp_path: Path) -> None:
+    too_long = GOOD_POLICY.replace('"2s"', '"4d"')
+
+    found = problems(tmp_path, policy=GOOD_POLICY + too_long)
+
+    assert found == [
+        "policies/10-mail.toml: policy default: 2 policies have this name: names must differ",
+        (
+            "policies/10-mail.toml: policy default: a delay of 4d (jitter included) is more than the ladder holds "
+            "(3d): shorten it, or add a level to the ladder"
+        ),
+    ]
+
+
+def test_one_name_in_two_files_names_both_files(tmp_path: Path) -> None:
+    assert problems(tmp_path, main=GOOD_POLICY) == [
+        "tarry.toml: policy default: 2 policies have this name: names must differ",
+        "policies/10-mail.toml: policy default: 2 policies have this name: names must differ",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "complaint"),
+    [
+        ('scheduled = "retry.audit"', "`retry.audit` is the name of another of tarry's queues: choose a different one"),
+        (
+            'review = "retry.delay.2s"',
+            "`retry.delay.2s` is the name of another of tarry's queues: choose a different one",
+        ),
+        ('scheduled = "a"\nreview = "a"', "scheduled and review are both `a`: they must differ"),
+    ],
+)
+def test_names_that_collide_are_refused(tmp_path: Path, names: str, complaint: str) -> None:
+    assert problems(tmp_path, main=f"[names]\n{names}\n") == [f"tarry.toml: names: {complaint}"]
+
+
+def test_a_ladder_beyond_the_longest_ttl_of_a_broker_is_refused(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, main="[ladder]\nlevels = 12\n")
+
+    assert "a broker holds 49d 17h: use fewer levels" in found
+
+
+def test_one_bracket_instead_of_two_is_explained(tmp_path: Path) -> None:
+    assert problems(tmp_path, policy=GOOD_POLICY.replace("[[policy]]", "[policy]")) == [
+        "policies/10-mail.toml: `policy` must be a list of tables: write [[policy]], with two brackets"
+    ]
+
+
+def test_a_policy_file_contains_policies_only(tmp_path: Path) -> None:
+    assert problems(tmp_path, policy='[names]\nprefix = "x."\n' + GOOD_POLICY) == [
+        "policies/10-mail.toml: names: has no place here; a file in policies/ holds [[policy]] tables only"
+    ]
+
+
+def test_a_file_that_is_not_toml_is_named_with_the_line(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path, main="# one\n# two\ndestinations = [*]")
+
+    assert found.startswith("tarry.toml: not TOML: ")
+    assert "line 3" in found
+
+
+def test_a_folder_without_a_topology_says_where_one_is(tmp_path: Path) -> None:
+    with pytest.raises(TopologyError, match="TARRY_TOPOLOGY"):
+        load(tmp_path)
+
+
+def test_a_prefix_of_its_own_gives_an_installation_its_own_request_queue(tmp_path: Path) -> None:
+    (tmp_path / "tarry.toml").write_text('[names]\nprefix = "b."\n' + GOOD_POLICY, encoding="utf-8")
+
+    assert load(tmp_path).broker_names.scheduled == "b.scheduled"
