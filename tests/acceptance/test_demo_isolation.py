@@ -46,7 +46,7 @@ def test_demo_shows_the_balance_and_leaves_the_exported_broker_alone(
 ) -> None:
     done = run(plain_environment() | dict(exported), "demo", *(["--series", series] if series else []))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "balance: scheduled 42, returned 42, in review 10, lost 0" in done.stdout
+    assert "balance: scheduled 42, returned 42, in review 10, lost 0" in done.stdout, done.stdout
     assert re.search(r"drift of 42 returns: p50 \d+ ms, p99 \d+ ms", done.stdout)
     assert re.search(r"Management UI, while this runs: http://127\.0\.0\.1:\d+", done.stdout)
     assert re.search(r"next invoice-\d+ for demo\.invoices at", done.stdout)

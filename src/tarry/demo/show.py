@@ -14,7 +14,7 @@ from tarry.attach.apply import AttachRequest, attach
 from tarry.audit.status import read_balance, read_drift
 from tarry.demo.stage import Stage, StageOptions, stage
 from tarry.demo.view import Scene, line, look, screen, summary
-from tarry.demo.workload import QUEUE, Workload, declare_queue, expected_done, expected_in_review
+from tarry.demo.workload import QUEUE, Tally, Workload, declare_queue, expected_done, expected_in_review
 from tarry.errors import TarryError
 from tarry.store.database import PostgresSession, open_session
 from tarry.store.rows import Balance
@@ -71,18 +71,22 @@ async def _watch(console: Console, made: Stage, session: PostgresSession, work: 
                 raise DemoError(f"The worker failed: {work.error!r}") from work.error
             scene = await look(made.topology, open_channel, session)
             show.update(scene, work)
-            if _finished(scene, work):
+            if finished(scene.balance, work.tally):
                 return
             if time.monotonic() > deadline:
                 raise DemoError(f"Not everything arrived in {LONGEST:.0f} s: {line(scene, work.tally)}")
             await asyncio.sleep(1 / FRAMES_A_SECOND)
 
 
-def _finished(scene: Scene, work: Workload) -> bool:
+def finished(balance: Balance, tally: Tally) -> bool:
+    """Whether every message is in its final state and the audit has recorded all of it.
+
+    The tap may record a return later than the router records the failure after it; until then the round is unseen.
+    """
     return (
-        work.tally.done >= expected_done()
-        and scene.balance.in_review >= expected_in_review()
-        and scene.balance.waiting == 0
+        tally.done >= expected_done()
+        and balance.in_review >= expected_in_review()
+        and balance.waiting == balance.claimed == balance.unseen == 0
     )
 
 
