@@ -36,9 +36,12 @@ def _lines(found: Explained) -> Iterator[tuple[str, str]]:
     attempt = f"retry {found.retry_count} of {found.max_retries}"
     yield "outcome", attempt if found.spends_attempt else "a retry that spends no attempt"
     yield "delay", f"{_range(found.delay_ms[0], found.delay_ms[-1])}: {found.delay_why}"
+    if found.window_why:
+        yield "window", found.window_why
     yield "waits in", _itinerary(found.itinerary[0])
     if found.itinerary[-1] != found.itinerary[0] or found.delay_ms[-1] != found.delay_ms[0]:
-        yield "", f"{_itinerary(found.itinerary[-1])} (with the most jitter)"
+        most = "latest" if found.window_why else "with the most jitter"
+        yield "", f"{_itinerary(found.itinerary[-1])} ({most})"
     yield "due", " to ".join(dict.fromkeys(found.due))
     yield "returns to", found.returns_to or ""
     if found.return_priority is not None:
@@ -70,6 +73,8 @@ def print_schedule(schedule: PolicySchedule) -> None:
     print_table(made)
     if schedule.max_retries_ceiling > schedule.max_retries:
         line(f"A request may ask for up to {schedule.max_retries_ceiling} retries.")
+    for window in schedule.windows:
+        line(f"Messages return {window}.")
     if schedule.return_priority is not None:
         line(f"Messages return with priority {schedule.return_priority}.")
 

@@ -8,12 +8,16 @@ from typing import NamedTuple, TypeVar
 from tarry.core.durations import humanise
 from tarry.core.ladder import Itinerary, Ladder, itinerary
 from tarry.core.policy import ErrorClass, Policy
+from tarry.core.windows import HORIZON, Opening, next_opening
 from tarry.errors import DelayTooLongError
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 MOST_REMEMBERED = 4_096
+
+SPREAD_DIGITS = 2**20
+"""Skips the leading binary digits of a draw; the rest are a draw of their own."""
 
 
 class Failure(NamedTuple):
@@ -47,6 +51,8 @@ class Schedule(NamedTuple):
     max_retries: int
     itinerary: Itinerary
     due_ms: int
+    moved_from_ms: int | None = None
+    """When it would be due without the policy's windows, if they moved it."""
 
 
 class Review(NamedTuple):
@@ -72,6 +78,7 @@ class Rulebook:
         default_factory=dict, init=False, repr=False, compare=False
     )
     _ways: dict[tuple[int, int | None], Itinerary] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _openings: dict[str, Opening] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Cached results: there are few queues and delays, and many messages."""
 
     def policy_for(self, failure: Failure) -> Policy | None:
@@ -88,6 +95,14 @@ class Rulebook:
         if asked not in self._ways:
             return _remember(self._ways, asked, itinerary(self.ladder, delay_ms, self.tiers, base_ms))
         return self._ways[asked]
+
+    def opening(self, policy: Policy, at_ms: int) -> Opening | None:
+        """The current or next opening of the policy's windows."""
+        known = self._openings.get(policy.name)
+        if known is not None and known.tells(at_ms):
+            return known
+        found = next_opening(policy.windows, at_ms)
+        return found if found is None else _remember(self._openings, policy.name, found)
 
 
 def _remember(memory: dict[K, V], key: K, value: V) -> V:
@@ -113,14 +128,16 @@ def decide(failure: Failure, rules: Rulebook, now_ms: int, draw: float) -> Decis
     if failure.round >= policy.max_rounds:
         return Review(policy, error_class, f"exhausted: {failure.round} rounds made, the most allowed", exhausted=True)
     try:
-        way = _way(failure, policy, rules, now_ms, draw, free=free)
+        asked = _way(failure, policy, rules, now_ms, draw, free=free)
+        way = _within_windows(asked, policy, rules, now_ms, draw) if policy.windows else asked
     except DelayTooLongError as too_long:
         return Review(policy, error_class, str(too_long))
     due_ms = now_ms + way.delay_ms
     if _too_old(failure, policy, now_ms, due_ms):
         age = humanise(policy.max_age or 0)
         return Review(policy, error_class, f"exhausted: due later than {age} after its first failure", exhausted=True)
-    return Schedule(policy, error_class, failure.retry_count + (not free), most, way, due_ms)
+    moved_from = None if way is asked else now_ms + asked.delay_ms
+    return Schedule(policy, error_class, failure.retry_count + (not free), most, way, due_ms, moved_from)
 
 
 def _most_retries(failure: Failure, policy: Policy) -> int:
@@ -147,6 +164,20 @@ def _way(failure: Failure, policy: Policy, rules: Rulebook, now_ms: int, draw: f
     most_jitter = min(policy.longest_jitter(wait), max(0, rules.ladder.longest_ms - wait))
     jitter = rules.ladder.jitter(most_jitter, draw)
     return rules.way(wait + jitter, wait if wait in rules.tiers else None)
+
+
+def _within_windows(way: Itinerary, policy: Policy, rules: Rulebook, now_ms: int, draw: float) -> Itinerary:
+    """The itinerary, or a longer one to the next opening of the policy's windows, plus the spread."""
+    due_ms, ladder = now_ms + way.delay_ms, rules.ladder
+    found = rules.opening(policy, due_ms)
+    if found is None:
+        raise DelayTooLongError(f"The policy's windows do not open within {HORIZON} days after the due time.")
+    if found.opens <= due_ms:
+        return way
+    most = found.spread(policy.windows, ladder.granularity_ms)
+    # Not the draw itself: what the jitter moves past a closing would all have a high one.
+    spread = ladder.jitter(most, draw * SPREAD_DIGITS % 1)
+    return itinerary(ladder, found.opens + spread - now_ms, rules.tiers)
 
 
 def _too_old(failure: Failure, policy: Policy, now_ms: int, due_ms: int) -> bool:

@@ -6,12 +6,10 @@ import re
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     StringConstraints,
@@ -22,6 +20,8 @@ from pydantic import (
 from tarry.core.duration_field import Duration
 from tarry.core.durations import format_duration, parse_duration
 from tarry.core.globs import Effort, covers
+from tarry.core.model import Model
+from tarry.core.windows import Window, longest_wait_ms
 
 MOST_RETRIES = 1_000
 """The maximum number of retries in a policy."""
@@ -77,12 +77,6 @@ Jitter = Annotated[
 LONGEST_GLOB = 500
 Glob = Annotated[str, StringConstraints(max_length=LONGEST_GLOB)]
 """A pattern with `*`, `?` and `[…]`. It is matched without backtracking, so no text can make matching slow."""
-
-
-class Model(BaseModel):
-    """Refuses unknown keys: a typo must not silently leave a default in place."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 def folded(word: str) -> str:
@@ -180,6 +174,16 @@ class ErrorRule(Model):
         return fits and fnmatchcase(reason or "", self.reason)
 
 
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, dict) else value
+
+
+def _one_or_list(schema: dict[str, Any]) -> None:
+    """Also allows a single table in place of the list."""
+    array = {key: schema.pop(key) for key in ("type", "items", "default") if key in schema}
+    schema["anyOf"] = [array["items"], {"type": "array", "items": array["items"]}]
+
+
 class Policy(Model):
     """How some messages are retried."""
 
@@ -202,6 +206,12 @@ class Policy(Model):
     errors: tuple[ErrorRule, ...] = Field((), description="How errors are classified if the request does not do so.")
     max_age: Duration | None = Field(
         None, description="No retry is scheduled to end later than this after the first failure."
+    )
+    windows: Annotated[tuple[Window, ...], BeforeValidator(_as_list)] = Field(
+        (),
+        alias="window",
+        json_schema_extra=_one_or_list,
+        description="At which times messages may return; if there are several windows, all of them must be open.",
     )
     max_rounds: int = Field(
         1_000, ge=1, le=1_000_000, description="Total rounds, including those that use no attempt; then review."
@@ -253,6 +263,11 @@ class Policy(Model):
 
     def longest_jitter(self, delay_ms: int) -> int:
         return int(self.jitter * delay_ms) if isinstance(self.jitter, float) else self.jitter
+
+    def longest_window_wait(self) -> int:
+        """By how much the windows can lengthen a delay, in milliseconds."""
+        wait = longest_wait_ms(self.windows) or 0
+        return wait + max(window.spread for window in self.windows) if wait else 0
 
     def tiers(self) -> frozenset[int]:
         """Every delay that this policy can produce: each is a queue on the broker."""

@@ -61,6 +61,8 @@ class Explained:
     spends_attempt: bool
     delay_ms: list[int]
     delay_why: str
+    window_why: str
+    """How the policy's windows moved the due time; empty if they did not."""
     itinerary: list[list[str]]
     """The queues that it would wait in."""
     due: list[str]
@@ -98,6 +100,8 @@ class PolicySchedule:
     """The most retries that a request may ask for."""
     return_priority: int | None
     """The AMQP priority of a returning message; null if it keeps its own."""
+    windows: list[str]
+    """At which times messages may return; empty if at any time."""
     retries: list[ScheduledRetry]
     review_queue: str
 
@@ -155,6 +159,7 @@ def _schedule(policy: Policy, review_queue: str) -> PolicySchedule:
         max_retries=policy.max_retries,
         max_retries_ceiling=policy.ceiling,
         return_priority=policy.return_priority,
+        windows=[window.describe() for window in policy.windows],
         retries=list(_retries(policy)),
         review_queue=review_queue,
     )
@@ -201,6 +206,7 @@ def _explained(found: Explanation, topology: Topology) -> Explained:
         spends_attempt=bool(ends) and failure is not None and ends[0].retry_count > failure.retry_count,
         delay_ms=[one.itinerary.delay_ms for one in ends],
         delay_why=found.delay_why,
+        window_why=found.window_why,
         itinerary=[list(_queues(one.itinerary, names, topology.ladder_shape)) for one in ends],
         due=[_moment(one.due_ms) for one in ends],
         returns_to=found.returns_to,

@@ -29,6 +29,8 @@ class Explanation:
     earliest: Schedule | None
     latest: Schedule | None
     delay_why: str
+    window_why: str
+    """How the policy's windows moved the due time; empty if they did not."""
     review: str | None
     """The reason, if the message would go to review."""
     returns_to: str | None
@@ -47,7 +49,7 @@ def explain(delivery: Delivery, topology: Topology, now_ms: int) -> Explanation:
 
 
 def _refused(reason: str) -> Explanation:
-    return Explanation(None, None, None, "", None, "", None, None, "", reason, None, None, "")
+    return Explanation(None, None, None, "", None, "", None, None, "", "", reason, None, None, "")
 
 
 def _decided(request: Request, topology: Topology, now_ms: int) -> Explanation:
@@ -64,6 +66,7 @@ def _decided(request: Request, topology: Topology, now_ms: int) -> Explanation:
         earliest=first if isinstance(first, Schedule) else None,
         latest=last if isinstance(last, Schedule) else None,
         delay_why=_why_delay(failure, first, now_ms) if isinstance(first, Schedule) else "",
+        window_why=_why_window(last) if isinstance(last, Schedule) else "",
         review=first.reason if isinstance(first, Review) else None,
         returns_to=_home(request, first) if isinstance(first, Schedule) else None,
         return_priority=_priority(request, first) if isinstance(first, Schedule) else None,
@@ -103,6 +106,16 @@ def _why_delay(failure: Failure, decision: Schedule, now_ms: int) -> str:
         why += "; a rate limit without a delay is treated like any other error"
     jitter = policy.longest_jitter(max(asked, base))
     return f"{why}; up to {humanise(jitter)} of jitter is added" if jitter else why
+
+
+def _why_window(decision: Schedule) -> str:
+    if decision.moved_from_ms is None:
+        return ""
+    policy, before = decision.policy, decision.moved_from_ms
+    closed = next(window for window in policy.windows if not window.is_open(before))
+    spread = max(window.spread for window in policy.windows)
+    added = f", plus up to {humanise(spread)} at random" if spread else ""
+    return f"{closed.at(before)} is not in the window, {closed.describe()}; moved to the next opening{added}"
 
 
 def _home(request: Request, decision: Schedule) -> str:

@@ -15,8 +15,10 @@ from tarry.core.decide import Rulebook
 from tarry.core.duration_field import Duration
 from tarry.core.durations import humanise
 from tarry.core.ladder import Ladder
+from tarry.core.model import Model
 from tarry.core.names import DEFAULT_PREFIX, DEFAULT_REVIEW_QUEUE, Names, default_scheduled
-from tarry.core.policy import Glob, Model, Policy
+from tarry.core.policy import Glob, Policy
+from tarry.core.windows import longest_wait_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class Topology(Model):
         wrong = [
             (place, problem)
             for place, policy in enumerate(self.policies)
-            for problem in (self._same_name(times[policy.name]), self._too_long(policy))
+            for problem in (self._same_name(times[policy.name]), self._never_open(policy), self._too_long(policy))
             if problem is not None
         ]
         if wrong:
@@ -136,13 +138,25 @@ class Topology(Model):
     def _same_name(self, times: int) -> str | None:
         return f"{times} policies have this name: names must differ" if times > 1 else None
 
+    def _never_open(self, policy: Policy) -> str | None:
+        if longest_wait_ms(policy.windows) is not None:
+            return None
+        return f"its windows are never open: {'; '.join(window.describe() for window in policy.windows)}"
+
     def _too_long(self, policy: Policy) -> str | None:
         scaled, longest = policy.scaled(self.time_scale), self.ladder_shape.longest_ms
-        asked = max(delay + scaled.longest_jitter(delay) for delay in scaled.tiers())
+        waits = max(delay + scaled.longest_jitter(delay) for delay in scaled.tiers())
+        asked = waits + scaled.longest_window_wait()
         if asked <= longest:
             return None
+        if waits <= longest:
+            return (
+                f"a delay of {humanise(waits)} can become {humanise(asked)} while its window is closed, which is more "
+                f"than the ladder holds ({humanise(longest)}): shorten it, open the window more often, or add a level "
+                "to the ladder"
+            )
         return (
-            f"a delay of {humanise(asked)} (jitter included) is more than the ladder holds ({humanise(longest)}): "
+            f"a delay of {humanise(waits)} (jitter included) is more than the ladder holds ({humanise(longest)}): "
             "shorten it, or add a level to the ladder"
         )
 

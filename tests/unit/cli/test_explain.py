@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tarry.cli import explain
 from tarry.cli.output import Commands
 from tests.support.cli import run_cli
 
+FRIDAY_NIGHT = int(datetime(2026, 11, 20, 21, 10, tzinfo=UTC).timestamp()) * 1_000_000_000
 SHIPPED = str(Path(__file__).parents[3] / "topology")
 
 
@@ -51,6 +53,7 @@ def test_a_failure_described_by_flags(tarry: typer.Typer) -> None:
         "max_retries": 3,
         "delay_ms": [4_000, 5_000],
         "delay_why": "4s is the policy's delay before retry 2; up to 1s of jitter is added",
+        "window_why": "",
         "itinerary": [["retry.delay.4s"], ["retry.delay.5s"]],
         "returns_to": "queue orders",
         "return_priority": None,
@@ -99,6 +102,27 @@ def test_the_delay_is_told_with_its_reason(tarry: typer.Typer, flags: list[str],
     found = answer(tarry, "--queue", "runs.nightly", *flags)
     assert found["delay_ms"] == delay
     assert found["delay_why"].startswith(why)
+
+
+def test_explain_shows_how_a_window_moved_the_due_time_and_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: FRIDAY_NIGHT)
+    (tmp_path / "tarry.toml").write_text(
+        '[[policy]]\nname = "office"\nschedule = ["2s"]\nmax_retries = 1\n'
+        'window = { only = "mon-fri 08:00-20:00", zone = "Europe/Zagreb", spread = "15m" }\n'
+    )
+    shown = ["explain", "--topology", str(tmp_path)]
+    why = (
+        "Fri 2026-11-20 22:10 is not in the window, only mon-fri 08:00-20:00 (Europe/Zagreb); moved to the next "
+        "opening, plus up to 15m at random"
+    )
+
+    found = json.loads(run_cli([*shown, "--queue", "orders", "--json"]).output)
+    assert found["window_why"] == why
+    opens, latest = found["due"]
+    assert (opens, latest[:16]) == ("2026-11-23T07:00:00.000Z", "2026-11-23T07:14")
+
+    assert f"window     {why}" in run_cli([*shown, "--queue", "orders"]).output.replace("\n", " ")
+    assert "Messages return only mon-fri 08:00-20:00 (Europe/Zagreb)." in run_cli([*shown, "--schedule"]).output
 
 
 def test_explain_shows_the_priority_of_the_return(tarry: typer.Typer) -> None:

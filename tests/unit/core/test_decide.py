@@ -189,3 +189,38 @@ def test_nothing_is_ever_due_before_it_was_asked_for(failure: Failure, draw: flo
         LADDER.ttl(6 - place, digit) for place, digit in enumerate(decision.itinerary.digits)
     )
     assert waits == decision.itinerary.delay_ms
+
+
+OFFICE = {"window": {"only": "tue-fri 23:00-24:00", "spread": "15m"}}
+"""NOW is Tuesday, 2023-11-14 22:13:20 UTC: it opens in 46 minutes and 40 seconds."""
+OPENS = NOW + 2_800_000
+
+
+def test_a_due_time_outside_the_window_moves_to_the_opening_plus_the_spread() -> None:
+    least, most = (scheduled(Failure("q"), rules(PLAIN | OFFICE), draw) for draw in (0.0, 1 - 2**-53))
+    assert (least.due_ms, least.moved_from_ms) == (OPENS, NOW + 2_000)
+    assert OPENS + 14 * 60_000 < most.due_ms <= OPENS + 15 * 60_000
+
+
+def test_a_due_time_in_the_window_stays_and_uses_its_tier() -> None:
+    decision = decide(Failure("q"), rules(PLAIN | OFFICE), OPENS, 0.5)
+    assert isinstance(decision, Schedule)
+    assert (decision.due_ms, decision.itinerary.tier_ms, decision.moved_from_ms) == (OPENS + 2_000, 2_000, None)
+
+
+def test_a_window_moves_what_a_request_asks_for_too_and_spends_no_attempt_for_it() -> None:
+    asked = Failure("q", error_class=RATE_LIMITED, retry_after_ms=7_200_000)
+    decision = scheduled(asked, rules(PLAIN | OFFICE))
+    assert (decision.due_ms, decision.retry_count) == (OPENS + 86_400_000, 0)
+
+
+def test_a_message_that_would_be_too_old_at_the_opening_goes_to_review() -> None:
+    decision = reviewed(Failure("q"), rules(PLAIN | OFFICE | {"max_age": "30m"}))
+    assert (decision.reason, decision.exhausted) == ("exhausted: due later than 30m after its first failure", True)
+
+
+def test_an_opening_that_the_ladder_does_not_reach_goes_to_review_with_the_reason() -> None:
+    weekly = {"window": {"only": "mon 08:00-09:00"}}
+    assert reviewed(Failure("q"), rules(PLAIN | weekly)).reason.startswith("A delay of 5d 9h does not fit")
+    never = {"window": [{"only": "mon"}, {"only": "tue"}]}
+    assert "do not open within 15 days" in reviewed(Failure("q"), rules(PLAIN | never)).reason

@@ -150,3 +150,30 @@ def test_a_prefix_of_its_own_gives_an_installation_its_own_request_queue(tmp_pat
     (tmp_path / "tarry.toml").write_text('[names]\nprefix = "b."\n' + GOOD_POLICY, encoding="utf-8")
 
     assert load(tmp_path).broker_names.scheduled == "b.scheduled"
+
+
+def test_a_wrong_window_is_answered_with_the_file_and_the_fix(tmp_path: Path) -> None:
+    policy = GOOD_POLICY + 'window = { only = "mo-fr 08:00-20:00", zone = "Europe/Zagrb", sprea = "1m" }\n'
+    where = "policies/10-mail.toml: policy default, window, entry 1,"
+
+    assert problems(tmp_path, policy=policy) == [
+        f"{where} only: `mo-fr 08:00-20:00`: `mo` is not a day; use mon, tue, wed, thu, fri, sat and sun",
+        f"{where} zone: `Europe/Zagrb` is not a time zone; did you mean `Europe/Zagreb`?",
+        f"{where} sprea: no such key; did you mean `spread`?",
+    ]
+
+
+def test_windows_that_never_open_together_are_refused(tmp_path: Path) -> None:
+    policy = GOOD_POLICY + 'window = [{ only = "sat,sun" }, { never = "sat-sun" }]\n'
+    assert problems(tmp_path, policy=policy) == [
+        "policies/10-mail.toml: policy default: its windows are never open: only sat,sun (UTC); never sat-sun (UTC)"
+    ]
+
+
+def test_a_window_that_the_ladder_does_not_reach_is_refused(tmp_path: Path) -> None:
+    policy = GOOD_POLICY + 'window = { only = "mon 08:00-09:00", spread = "5m" }\n'
+    (problem,) = problems(tmp_path, policy=policy)
+    assert problem == (
+        "policies/10-mail.toml: policy default: a delay of 2s can become 7d while its window is closed, which is more "
+        "than the ladder holds (3d): shorten it, open the window more often, or add a level to the ladder"
+    )
