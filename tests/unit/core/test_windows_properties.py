@@ -86,7 +86,7 @@ def by_minute(window: Window, at_ms: int) -> int | None:
 
 
 @pytest.mark.parametrize("zone", ZONES)
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.data())
 def test_next_open_is_the_first_open_minute(zone: str, data: st.DataObject) -> None:
     window = data.draw(windows(zone))
@@ -99,7 +99,7 @@ def test_next_open_is_the_first_open_minute(zone: str, data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize("zone", ZONES)
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.data())
 def test_decide_is_never_early_never_outside_and_keeps_to_the_spread(zone: str, data: st.DataObject) -> None:
     window = data.draw(windows(zone))
