@@ -10,7 +10,12 @@ ARGS   ?=
 JUNIT  ?= .tarry/tests.xml
 COVERAGE ?=
 PROOFS := $(wildcard tests/acceptance/test_audit_*.py) \
+  tests/acceptance/test_budgets.py \
+  tests/acceptance/test_layover.py \
+  tests/acceptance/test_breaker.py \
+  tests/acceptance/test_events.py \
   tests/acceptance/test_serve_bad_requests.py \
+  tests/acceptance/test_s3_eligibility.py \
   tests/integration/operations/test_cancel_races.py \
   tests/integration/operations/test_pause_crashes.py \
   tests/integration/operations/review/test_jobs_large_redrive.py \
@@ -28,7 +33,7 @@ QUICK := tests/unit $(wildcard tests/acceptance/test_s[0-4]_*.py) tests/integrat
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test test-quick test-fast prove test-cuts check format lock generate chaos soak chaos-short fuzz \
-  audit-dependencies bench bench-quick bench-lock bench-router bench-client clean
+  audit-dependencies screenshots bench bench-quick bench-lock bench-router bench-client clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS="$$(printf '\t')" read -r name text; \
@@ -49,7 +54,11 @@ EXAMPLES := .tarry/examples-venv
 $(EXAMPLES)/.ready: examples/requirements.lock .ci/examples $(READY)
 	@sh .ci/examples $(EXAMPLES)
 
-test: $(READY) $(EXAMPLES)/.ready ## Run all tests but the long chaos runs (BROKER=all for both series, COVERAGE=1 measures it)
+.PHONY: browser
+browser: # does nothing where there is one
+	@sh .ci/browser
+
+test: $(READY) $(EXAMPLES)/.ready browser ## Run all tests but the long chaos runs (BROKER=all for both series, COVERAGE=1 measures it)
 	@BROKER=$(BROKER) EXAMPLES_PYTHON=$(CURDIR)/$(EXAMPLES)/bin/python $(PYTEST) -m "not chaos" -n $(JOBS) --dist loadscope \
 	  --junitxml=$(JUNIT) $(if $(COVERAGE),--cov --cov-report=) $(ARGS)
 
@@ -61,7 +70,9 @@ test-fast: $(READY) ## Run the unit tests only: no broker, no Postgres
 
 prove: $(READY) ## Run the proofs at their full size, on one series; half an hour each
 	@BROKER=$(BROKER) TARRY_AUDIT_CROWD=20000 TARRY_AUDIT_AWAY=30 TARRY_AUDIT_RATE=1000 TARRY_AUDIT_LOST=5000 TARRY_AUDIT_LATE_MS=4000 \
-	  TARRY_HAMMER=1000 TARRY_PAUSED=5000 TARRY_REVIEW_CROWD=50000 TARRY_SCHEMATHESIS=200 TARRY_BAD_REQUESTS=10000 CLIENT_CUTS=500 \
+	  TARRY_HAMMER=1000 TARRY_PAUSED=5000 TARRY_BREAKER=2000 TARRY_REVIEW_CROWD=50000 TARRY_SCHEMATHESIS=200 TARRY_BAD_REQUESTS=10000 \
+	  CLIENT_CUTS=500 TARRY_ELIGIBILITY=10000 TARRY_BUDGETS=10000 TARRY_LAYOVER_STEP_MS=125 \
+	  TARRY_EVENTS=40000 TARRY_EVENTS_RATE=150 TARRY_EVENTS_BETWEEN=15 TARRY_EVENTS_GAP=10 \
 	  $(PYTEST) -n 0 -s -v $(or $(ARGS),$(PROOFS))
 
 test-cuts: $(READY) ## Cut each client's connection 500 times at every step of a failure, and count
@@ -74,6 +85,9 @@ check: $(READY) ## Lint, types, import layers, that generated files are fresh, k
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tarry.generate --check
 	@$(BIN)/python -m tests.hostile.advisories
+
+screenshots: $(READY) browser ## Write the pictures of the dashboard to docs/img/
+	@BROKER=$(BROKER) $(BIN)/python -m tests.integration.web.screenshots $(ARGS)
 
 audit-dependencies: $(READY) ## Ask the package index about known vulnerabilities of every pinned package
 	@$(BIN)/python -m tests.hostile.advisories

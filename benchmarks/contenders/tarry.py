@@ -34,7 +34,7 @@ class Tarry:
     facts: Facts = field(
         default_factory=lambda: Facts(
             durable="yes: quorum queues, dead-lettered at least once",
-            delays="any, up to 72 h, in 125 ms steps",
+            delays="any, up to a year, in 125 ms steps",
             same_queue="yes, as it was",
             audit="yes: each step in Postgres",
         )

@@ -3,7 +3,7 @@
 TarryError
 ├── SettingsError          a setting, flag or environment variable is wrong
 ├── TopologyError          the topology files are wrong (all errors at once)
-│   ├── DelayTooLongError  a delay that is too long for the ladder
+│   ├── DelayTooLongError  a delay that is longer than a year
 │   └── NotDrainableError  the named queue is not a tier that can be drained
 ├── BrokerError            RabbitMQ refused a request, or cannot be reached
 │   ├── BrokerUnreachableError
@@ -136,7 +136,7 @@ class TopologyError(TarryError):
 
 
 class DelayTooLongError(TopologyError):
-    """A delay is longer than the ladder can hold; it is refused, never rounded down."""
+    """A delay is longer than a message can wait; it is refused, never rounded down."""
 
 
 class NotDrainableError(TopologyError):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import typer
 
+from tarry.events.schema import events_schema_text
 from tarry.service.reference import metrics_markdown
 from tarry.settings.reference import settings_markdown
 from tarry.topology.definitions import definitions_text
@@ -29,6 +30,7 @@ def files() -> Iterator[tuple[Path, Callable[[], str]]]:
     yield ROOT / "docs" / "cli.md", command_reference
     yield ROOT / "docs" / "settings.md", settings_markdown
     yield ROOT / "docs" / "metrics.md", metrics_markdown
+    yield ROOT / "docs" / "events.schema.json", events_schema_text
     for name in ("retry_pb2.py", "retry_pb2.pyi"):
         yield CONTRACT / name, partial(contract_code, name)
 

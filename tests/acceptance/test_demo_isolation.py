@@ -97,7 +97,10 @@ def test_url_option_refuses_a_broker_with_another_router(
     for command in (["demo"], ["up", "--data-dir", str(open_folder / "up")]):
         done = run(plain_environment(), *command, *at(vhost))
         assert done.returncode == 5
-        assert "Another router consumes from retry.audit, retry.cancelled, retry.unroutable at amqp://" in done.stderr
+        assert (
+            "Another router consumes from retry.audit, retry.cancelled, retry.layover and 1 more at amqp://"
+            in done.stderr
+        )
         assert "leave out --url" in done.stderr
         assert "guest:guest" not in done.stderr
         assert objects_on(vhost) == before

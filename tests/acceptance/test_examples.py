@@ -31,6 +31,14 @@ PYTHON = os.environ.get("EXAMPLES_PYTHON") or str(INSTALLED if INSTALLED.exists(
 JARS = Path(os.environ.get("AMQP_CLIENT_JARS", "/usr/share/java"))
 LOOK = "import sys; from importlib.util import find_spec; sys.exit(find_spec(sys.argv[1]) is None)"
 ORDER = {"id": 1, "succeeds_at": 3}
+CHECKED = """
+[[policy]]
+name = "reminders"
+match = { queue = "reminders" }
+schedule = ["1s"]
+max_retries = 3
+eligibility = { at = "due" }
+"""
 
 
 class Example(NamedTuple):
@@ -126,6 +134,31 @@ def test_an_order_is_tried_until_it_succeeds(name: str, service: ShippedService,
         wait_for(lambda: service.depth(queue) == 0, what="the last to be acknowledged")
         final = ["succeeded" if one.reports else "returned"]
         wait_for(lambda: states(service, before) == final, deadline=60, what="its state in the store")
+    if one.attached:  # or the service would find that it is attached and gone, and refuse other policies
+        service.tarry("detach", queue)
+
+
+def test_a_consumer_of_a_check_queue_skips_what_is_not_wanted(service: ShippedService, tmp_path: Path) -> None:
+    policies = service.installation.folder / "policies"
+    (policies / "05-reminders.toml").write_text(CHECKED, encoding="utf-8")
+    service.tarry("topology", "apply")
+    service.router.wait_logged("topology reloaded", 60)
+    queue = service.queue("reminders")
+    inactive, before = tmp_path / "inactive.txt", retries(service)
+    inactive.write_text("d-2\n", encoding="utf-8")
+    script = EXAMPLES / "eligibility" / "consumer.py"
+    command = python("pika", str(script), "retry.check.1m.reminders", str(inactive))
+    try:
+        with running(command.command, os.environ | service.environment, tmp_path) as worker:
+            for device in ("d-1", "d-2"):
+                service.request(b"notify", original_queue=queue, device_id=device, message_id=device)
+            assert service.arrival(queue).headers["device_id"] == "d-1"
+            wait_for(lambda: sorted(states(service, before)) == ["returned", "skipped"], deadline=60, what="both ends")
+            said = [json.loads(line) for line in worker.text.splitlines() if line.startswith('{"device"')]
+        assert sorted(said, key=str) == [{"device": "d-1", "returns": True}, {"device": "d-2", "returns": False}]
+        assert service.depth(queue) == 0
+    finally:
+        (policies / "05-reminders.toml").unlink()
 
 
 def attempts(text: str) -> list[dict[str, int]]:

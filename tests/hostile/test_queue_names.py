@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 from typer.testing import Result
 
-from tarry.cli.output import printable
+from tarry.core.printable import printable
 from tests.support.api import OPERATE, TOKENS, ApiInstallation, api_installation
 from tests.support.cli import run_cli
 from tests.support.services import Services

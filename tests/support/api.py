@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from tarry.settings.tokens import Role, new_token
+from tests.support.hurry import HURRIED
 from tests.support.installation import Installation, shared_installation
 from tests.support.router import Router, routers
 from tests.support.services import Services
@@ -74,10 +75,10 @@ class ApiInstallation:
 def api_installation(
     broker: SharedBroker, services: Services, folder: Path, token: str | None = OPERATE, **settings: str
 ) -> Iterator[ApiInstallation]:
-    """A new vhost, a new database and a router that is ready."""
+    """A new vhost, a new database and a router that is ready; its pauses are short."""
     with (
         shared_installation(broker, services, folder / "topology") as installation,
         routers(installation) as start,
-        contextlib.closing(ApiInstallation(installation, start(**settings).wait_ready(), token)) as made,
+        contextlib.closing(ApiInstallation(installation, start(**(HURRIED | settings)).wait_ready(), token)) as made,
     ):
         yield made

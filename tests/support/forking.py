@@ -1,8 +1,8 @@
 """`tarry` processes from a fork server that has done the imports.
 
 Starting Python and importing the service takes a second of a processor, and a run does it hundreds of times. A
-forked process has its own memory, connections and signals, and can be killed. Chaos and coverage start processes
-without the fork server; with TARRY_TESTS_FORK=off every test does.
+forked process has its own memory, connections and signals, can be killed, and measures coverage where the run does.
+Chaos starts processes without the fork server; with TARRY_TESTS_FORK=off every test does.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+from tests.support.hurry import HURRY, hurry
 from tests.support.waiting import PAUSE
 
 PRELOADED = ("tarry.cli.serve", "tarry.cli.start", "tarry.web.app")
@@ -42,7 +43,7 @@ class Process(Protocol):
 def start(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> Process:
     """Starts `tarry ARGUMENTS`. Its output is appended to a file, which exists when this returns."""
     log.open("ab").close()
-    if os.environ.get("TARRY_TESTS_FORK") == "off" or any(name.startswith("COVERAGE_PROCESS") for name in os.environ):
+    if os.environ.get("TARRY_TESTS_FORK") == "off":
         with log.open("ab") as file:
             command = [sys.executable, "-m", "tarry", *arguments]
             return subprocess.Popen(command, env=dict(environment), stdout=file, stderr=file)
@@ -160,6 +161,8 @@ def _become(wanted: Mapping[str, Any], parent: int) -> NoReturn:
     sys.argv = ["tarry", *wanted["arguments"]]
     code = 1
     try:
+        if HURRY in os.environ:
+            hurry()
         run()
         code = 0
     except SystemExit as end:
@@ -170,7 +173,14 @@ def _become(wanted: Mapping[str, Any], parent: int) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
+        _save_coverage()
         os._exit(code)
+
+
+def _save_coverage() -> None:
+    """What the fork server measures, its children measure too; the data of each goes to a file of its own."""
+    if "coverage" in sys.modules and (measured := sys.modules["coverage"].Coverage.current()):
+        measured.save()
 
 
 def _die_with(parent: int) -> None:

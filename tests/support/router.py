@@ -42,7 +42,9 @@ class Router:
     @cached_property
     def port(self) -> int:
         """Read once: a log can be long."""
-        started = wait_for(lambda: self.logged("started"), deadline=START, what="the router to log its HTTP port")
+        wait_for(lambda: self.logged("started") or not self.running, deadline=START, what="the router to log its port")
+        started = self.logged("started")
+        assert started, f"the router ended: {self.log.read_text()[-2000:]}"
         return int(started[0]["http"].rpartition(":")[2])
 
     def lines(self) -> list[dict[str, Any]]:
@@ -69,7 +71,10 @@ class Router:
             raise
 
     def ready(self) -> tuple[int, list[str]]:
-        status, text = self.get("/readyz")
+        try:
+            status, text = self.get("/readyz")
+        except urllib.error.URLError:  # it has logged its port, and does not listen yet
+            return 0, []
         return status, json.loads(text)["reasons"]
 
     def wait_ready(self, deadline: float = START) -> Router:

@@ -14,14 +14,20 @@ from tests.support.wanted import SERIES
 
 SHARING = (
     "tests/acceptance/test_attach_reject_only_worker.py",
+    "tests/acceptance/test_due_check.py",
     "tests/acceptance/test_examples.py",
+    "tests/acceptance/test_layover.py",
     "tests/acceptance/test_s4_stuck.py",
     "tests/hostile/test_queue_names.py",
     "tests/hostile/test_output_malicious_text.py",
+    "tests/integration/events/test_webhooks.py",
     "tests/integration/web/",
     "tests/integration/service/test_metrics.py",
     "tests/integration/operations/test_canary_stage_evidence.py",
     "tests/integration/operations/test_pause.py",
+    "tests/integration/operations/test_throttle.py",
+    "tests/integration/operations/test_breaker.py",
+    "tests/integration/operations/test_budgets.py",
     "tests/integration/operations/test_pause_gates.py",
     "tests/integration/operations/test_cli_invalid_policy_file.py",
     "tests/integration/operations/conftest.py",
@@ -31,6 +37,7 @@ SHARING = (
     "tests/integration/operations/review/",
     "tests/integration/operations/test_retry_now.py",
     "tests/acceptance/test_s2_runs.py",
+    "tests/integration/events/test_read_events.py",
 )
 """Files whose tests share one service."""
 

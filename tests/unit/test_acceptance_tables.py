@@ -17,8 +17,6 @@ PAGE = (ROOT / "tests" / "acceptance" / "README.md").read_text(encoding="utf-8")
 LINK = re.compile(r"`([\w/.-]+\.py)::(\w+)`")
 WORK = {
     "guards",
-    "events and webhooks",
-    "dashboard",
     "analytics",
     "traces",
     "speed and scale",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -47,8 +47,9 @@ class Consumer:
         batch: int = 500,
         prefetch: int = 2_000,
         linger: float = LINGER,
+        arguments: Mapping[str, Any] | None = None,
     ) -> Consumer:
-        """Connect and wait until the broker has confirmed the consumer."""
+        """Connect and wait until the broker has confirmed the consumer. `arguments` are those of the consumer."""
         link = await AmqpConnection.open(address, purpose)
         consumer = cls(link, batch=batch, linger=linger)
         link.connection.on_delivery = consumer._on_delivery
@@ -56,7 +57,10 @@ class Consumer:
         link.closed.add_done_callback(lambda _: consumer.finish())
         link.channel.basic_qos(prefetch_count=prefetch)
         try:
-            await link.answer(lambda done: link.channel.basic_consume(queue, lambda *_: None, callback=done))
+            given = dict(arguments or {})
+            await link.answer(
+                lambda done: link.channel.basic_consume(queue, lambda *_: None, arguments=given, callback=done)
+            )
         except BaseException:
             await link.close()
             raise

@@ -132,7 +132,7 @@ def wait_for_rejects(plan: DetachPlan) -> DetachPlan:
 
 def waiting(names: Names, destination: Destination, depths: Mapping[str, int]) -> dict[str, int]:
     """Queues that may contain a message for this destination, with their depth: all on the path, old tiers too."""
-    shared = {names.scheduled, names.unroutable, names.relay}
+    shared = {names.scheduled, names.unroutable, names.layover, names.relay}
     own = {names.relay_queue(destination), names.held_queue(destination)}
     return {name: depth for name, depth in depths.items() if depth and (name in shared | own or tier_role(names, name))}
 

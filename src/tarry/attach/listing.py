@@ -163,11 +163,14 @@ def _change(before: str | None, now: BrokerPolicy | None) -> str:
 
 
 def _with_relay(survey: BrokerSnapshot) -> Iterator[Destination]:
-    """The binding's key tells a queue whose name starts with `exchange:` from an exchange."""
+    """The binding's key tells a queue whose name starts with `exchange:` from an exchange. Queues of webhooks are not
+    listed: the topology attaches them.
+    """
     for binding in survey.live.bindings_from(survey.names.relay):
         label = survey.names.destination_label(binding.destination) or binding.destination
         candidates = {Destination("queue", label), Destination.of_label(label)}
-        yield from (candidate for candidate in candidates if candidate.key == binding.key)
+        if survey.names.is_users(label):
+            yield from (candidate for candidate in candidates if candidate.key == binding.key)
 
 
 def _exchanges_without_relay(survey: BrokerSnapshot) -> Iterator[Destination]:

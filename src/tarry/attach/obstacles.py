@@ -20,7 +20,7 @@ DIRECT_ROUTING_SINCE = (3, 11)
 
 def refusals(at: Situation, names: Names, destinations: tuple[str, ...]) -> Iterator[AttachFinding]:
     queue = at.queue
-    if names.is_ours(queue.name):
+    if not names.is_users(queue.name):
         yield refusal("it belongs to tarry or to the broker itself: only queues of your own can be attached")
     elif not is_destination(queue.name, destinations):
         yield refusal(

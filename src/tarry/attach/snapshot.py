@@ -10,6 +10,7 @@ from typing import Any
 from tarry.amqp.management import Management
 from tarry.core.names import GATE_KINDS, Names
 from tarry.errors import BrokerError, SettingsError, TopologyMismatchError
+from tarry.topology.blueprint import first_gate, former_first_gate
 from tarry.topology.broker_policies import BrokerPolicy
 from tarry.topology.live import Live, read_live
 from tarry.topology.objects import Arguments, Binding, Queue
@@ -95,7 +96,7 @@ def require_topology(survey: BrokerSnapshot) -> None:
     missing = [f"exchange {name}" for name in on_the_way if name not in live.exchanges]
     bindings = (
         Binding(names.intake, "", names.scheduled),
-        Binding(names.arrive, "", gates[0], "exchange"),
+        former_first_gate(names) if former_first_gate(names) in live.bindings else first_gate(names),
         Binding(names.home, "", names.deliver, "exchange"),
     )
     missing += [f"binding {binding}" for binding in bindings if binding not in live.bindings]
@@ -116,7 +117,7 @@ def select(wanted: Iterable[str], there: Iterable[str], names: Names, what: str 
         if text in known or not _is_glob(text):
             chosen[text] = None
             continue
-        found = [name for name in known if fnmatchcase(name, text) and not names.is_ours(name)]
+        found = [name for name in known if fnmatchcase(name, text) and names.is_users(name)]
         if not found:
             raise SettingsError(f"No {what} matches {text!r}: quote globs so that the shell leaves them alone.")
         chosen.update(dict.fromkeys(found))

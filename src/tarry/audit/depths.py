@@ -67,6 +67,16 @@ class Depths:
         """The held queues of policies, of job types and of automatic retries."""
         return self._of_kind("gate")
 
+    @property
+    def layover(self) -> dict[str, QueueDepth]:
+        """The queue between two legs."""
+        return self._of_kind("layover")
+
+    @property
+    def checks(self) -> dict[str, QueueDepth]:
+        """The queues where messages that are due wait until it is decided whether they return."""
+        return self._of_kind("check")
+
     def _of_kind(self, kind: Kind) -> dict[str, QueueDepth]:
         parsed = ((name, self.names.parse(name)) for name in self.queues)
         return {name: self.queues[name] for name, found in parsed if found is not None and found.kind == kind}

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -21,6 +21,7 @@ from tarry.attach.listing import Attachment, attachments
 from tarry.attach.snapshot import read_snapshot
 from tarry.audit.depths import Depths
 from tarry.audit.status import SILENT_AFTER, Counts, read_counts
+from tarry.audit.verdict import Open
 from tarry.audit.verify import Auditor, AuditReading, AuditRules
 from tarry.core.names import Destination, Names
 from tarry.errors import BrokerError, TarryError
@@ -130,6 +131,8 @@ class AuditFindings:
     """Attempts that have been running for longer than their limit."""
     stuck_recovered: Mapping[str, int] = field(default_factory=dict)
     """Stuck attempts recovered since the last pass that counted them: by where they were sent."""
+    missing_rounds: tuple[tuple[str, int], ...] = ()
+    """Retry ids and rounds that were named as missing at two readings in a row."""
     attachments: tuple[Attachment, ...] | None = None
     """All attachments with their states; None if the broker could not be read."""
 
@@ -174,8 +177,9 @@ class AuditPass:
         return AuditFindings(
             counts=await read_counts(session, self.upkeep.grace),
             missing=min(before.verdict.lost, reading.verdict.lost) if before else 0,
+            missing_rounds=tuple(sorted(_named(before) & _named(reading))) if before else (),
             late=len(reading.verdict.late),
-            oldest_overdue_s=(now - min((row.due for row in reading.snapshot.overdue), default=now)).total_seconds(),
+            oldest_overdue_s=(now - min(map(_overdue_since, reading.snapshot.overdue), default=now)).total_seconds(),
             stalled=tuple(await self._stalls(session, before, reading)),
             open_by_tier={row[0]: row[1] for row in await session.rows("open_by_tier") if row[0]},
             depth_by_tier={name: depth.messages for name, depth in reading.depths.tiers.items()},
@@ -219,6 +223,7 @@ class AuditPass:
         if given_back:
             log.info("stale claims were given back", number=given_back)
         noted = await session.change("note_overdue", grace=self.upkeep.grace, actor=self.actor)
+        await self._note_missing(session, findings.missing_rounds)
         backlog = sum(reading.depths[queue].messages for queue in (self.names.scheduled, self.names.audit))
         presumed = await self._presume(session) if backlog <= BACKLOG else []
         await session.change("prune_routers", older_than=FORGOTTEN)
@@ -226,6 +231,11 @@ class AuditPass:
         recovered = Counter(row[0] for row in await session.rows("count_recovered"))
         await self._prune(session)
         return replace(findings, noted=noted, presumed=tuple(presumed), stuck_recovered=recovered)
+
+    async def _note_missing(self, session: PostgresSession, found: Sequence[tuple[str, int]]) -> None:
+        if found:
+            ids, rounds = [one for one, _ in found], [round_ for _, round_ in found]
+            await session.change("note_missing", ids=ids, rounds=rounds, actor=self.actor)
 
     async def _presume(self, session: PostgresSession) -> list[Success]:
         found: list[Success] = []
@@ -244,6 +254,14 @@ class AuditPass:
         pruned = await prune(session, self.upkeep.keep, self.upkeep.keep_payloads)
         if pruned.partitions or pruned.retries or pruned.payloads:
             log.info("old history dropped", days=len(pruned.partitions), retries=pruned.retries)
+
+
+def _overdue_since(row: Open) -> datetime:
+    return row.expected if row.on_layover and row.expected is not None else row.due
+
+
+def _named(reading: AuditReading) -> set[tuple[str, int]]:
+    return {(one.retry.retry_id, one.retry.round) for one in reading.verdict.missing}
 
 
 def _flow(rows: Sequence[Row]) -> Flow:

@@ -21,12 +21,24 @@ from tarry.amqp.publisher import Message, Publisher, PublishOutcome
 from tarry.amqp.url import Address
 from tarry.audit.verdict import Open
 from tarry.contract import headers as h
+from tarry.contract.layover import content_of, leg_or_home
 from tarry.contract.retry_headers import read_retry_headers
 from tarry.core.decide import Rulebook
-from tarry.core.ladder import first_queue, itinerary
-from tarry.core.names import AUTOMATIC, Destination, Names, id_key, is_destination_key, is_gate_key, is_id_key
+from tarry.core.ladder import Itinerary, first_queue, itinerary
+from tarry.core.names import (
+    AUTOMATIC,
+    Destination,
+    Names,
+    id_key,
+    is_check_key,
+    is_destination_key,
+    is_gate_key,
+    is_id_key,
+)
 from tarry.errors import BrokerError, ConflictError
+from tarry.store.columns import LEG, columns
 from tarry.store.database import AdvisoryLock, PostgresSession
+from tarry.store.rows import Leg, LegKey
 from tarry.tasks import in_thread
 from tarry.topology.model import Topology
 
@@ -46,6 +58,8 @@ class StoredMessage:
     due_ms: int
     body: bytes
     properties: bytes
+    leg: int = 0
+    """The latest leg that was sent; 0 if its delay fits the ladder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +72,8 @@ class Rebuilt:
     delay_ms: int
     returns_to: str
     """The routing key of its destination."""
+    leg: Leg | None = None
+    """The leg to record, if its delay takes or took several: any copy on an earlier one is dropped then."""
 
 
 class CannotRebuildError(ValueError):
@@ -70,14 +86,15 @@ def next_round(
     """The message as its next round, due now. It bypasses the cancelled gate and goes directly to its relay.
 
     With `retry_count`, the round has used so many retries; otherwise as many as the round before. A pause of automatic
-    retries applies only if it is `automatic`, and not if an operator asked for it.
+    retries applies only if it is `automatic`, and not if an operator asked for it; the same holds for its check.
     """
     properties, lasting = _read(stored)
     old = properties.headers or b""
     counts = _counts(old, retry_count)
     kept = cut(old, lambda name: name in _OF_THE_ROUND or name in counts)
     round_ = stored.round + 1
-    others = [key for key in lasting if not is_id_key(key) and key != AUTOMATIC.key]
+    dropped = [AUTOMATIC.key, *([] if automatic else filter(is_check_key, lasting))]
+    others = [key for key in lasting if not is_id_key(key) and key not in dropped]
     addresses = (id_key(stored.retry_id, round_), *([AUTOMATIC.key] if automatic else []), *others)
     own = entry(h.ROUND, round_) + entry(h.DUE, now_ms) + b"".join(counts.values())
     headers = kept + own + array_entry("BCC", addresses)
@@ -97,8 +114,11 @@ def rebuild(stored: StoredMessage, rules: Rulebook, names: Names, now_ms: int) -
     """Keeps the due time. The rest of the delay is rounded up, so that the message does not return early."""
     properties, lasting = _read(stored)
     way = itinerary(rules.ladder, max(0, stored.due_ms - now_ms), rules.tiers)
+    cancel_key = next(filter(is_id_key, lasting), id_key(stored.retry_id, stored.round))
+    keys = [key for key in lasting if not is_id_key(key)]
     kept = cut(properties.headers or b"", lambda name: name == _BCC)
-    headers = kept + array_entry("BCC", (*way.keys, *lasting))
+    headers = kept + leg_or_home(way, stored.leg + 1, cancel_key, keys)
+    tier = first_queue(way, names, rules.ladder)
     message = Message(
         names.delay,
         stored.routing_key,
@@ -106,7 +126,13 @@ def rebuild(stored: StoredMessage, rules: Rulebook, names: Names, now_ms: int) -
         stored.body,
         f"{stored.retry_id}:{stored.round}",
     )
-    return Rebuilt(stored, message, first_queue(way, names, rules.ladder), way.delay_ms, lasting[-1])
+    leg = _leg(stored, message, way, tier, now_ms) if way.leg_ms or stored.leg else None
+    return Rebuilt(stored, message, tier, way.delay_ms, lasting[-1], leg)
+
+
+def _leg(stored: StoredMessage, message: Message, way: Itinerary, tier: str, now_ms: int) -> Leg:
+    content = content_of(message.properties, message.body)
+    return Leg.of(LegKey(stored.retry_id, stored.round, stored.due_ms, content, stored.leg + 1), way, tier, now_ms)
 
 
 def _read(stored: StoredMessage) -> tuple[Properties, list[str]]:
@@ -124,7 +150,7 @@ def _read(stored: StoredMessage) -> tuple[Properties, list[str]]:
 def _lasting_keys(headers: bytes) -> list[str]:
     found = pick(headers, {_BCC}).get(_BCC)
     keys = [item.text() or "" for item in walk_array(found.value)] if found is not None and found.kind == b"A" else []
-    return [key for key in keys if is_id_key(key) or is_gate_key(key) or is_destination_key(key)]
+    return [key for key in keys if is_id_key(key) or is_check_key(key) or is_gate_key(key) or is_destination_key(key)]
 
 
 BATCH = 200
@@ -191,9 +217,13 @@ class Recovery:
             raise _not_taken(outcomes, self.result.sent)
 
     async def _stored(self, rows: Sequence[Open]) -> list[StoredMessage]:
-        ids, rounds = [row.retry_id for row in rows], [row.round for row in rows]
-        found = await self.session.rows("to_rebuild", ids=ids, rounds=rounds)
-        return [StoredMessage(row[0], row[1], row[2], row[3], int(row[4]), row[5], row[6]) for row in found]
+        found = await self.session.rows(
+            "to_rebuild",
+            ids=[row.retry_id for row in rows],
+            rounds=[row.round for row in rows],
+            expected=[row.expected for row in rows],
+        )
+        return [StoredMessage(*row) for row in found]
 
     def _rebuilt(self, stored: StoredMessage) -> Rebuilt | None:
         try:
@@ -204,14 +234,17 @@ class Recovery:
             return None
 
     async def _note(self, sent: Sequence[Rebuilt]) -> None:
-        await self.session.rows(
-            "recovered",
-            ids=[one.stored.retry_id for one in sent],
-            rounds=[one.stored.round for one in sent],
-            tiers=[one.tier for one in sent],
-            delay_ms=[one.delay_ms for one in sent],
-            actor=self.actor,
-        )
+        async with self.session.transaction():
+            await self.session.rows(
+                "recovered",
+                ids=[one.stored.retry_id for one in sent],
+                rounds=[one.stored.round for one in sent],
+                tiers=[one.tier for one in sent],
+                delay_ms=[one.delay_ms for one in sent],
+                actor=self.actor,
+            )
+            if legs := [one.leg for one in sent if one.leg is not None]:
+                await self.session.rows("record_legs", **columns(legs, LEG), actor=self.actor)
 
 
 async def recover_reviews(

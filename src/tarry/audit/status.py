@@ -29,6 +29,8 @@ class Counts:
     """More than 30 seconds past their due time, and not seen to return."""
     due: int
     """Past their due time, and not seen to return; includes held and unroutable ones."""
+    skipped_in_a_day: int = 0
+    """Skipped in the last 24 hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ def in_tiers(open_by_tier: Sequence[Row] | None, depths: Depths | None) -> list[
     the store, and in the later one by the broker.
     """
     rows = {row[0] or "": row[1:] for row in open_by_tier or ()}
-    live = {**depths.tiers, **depths.relays, **depths.held} if depths else {}
+    live = {**depths.tiers, **depths.relays, **depths.held, **depths.checks, **depths.layover} if depths else {}
     found = []
     for name in sorted({*rows, *(queue for queue, depth in live.items() if depth.messages)}):
         count, oldest, due = rows.get(name, (0, None, None))

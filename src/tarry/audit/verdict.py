@@ -14,6 +14,12 @@ The content of a tier cannot be listed without consuming it, so a single message
   After a restart, or when a queue had no leader, the worker offers it again only after three minutes, while later
   messages overtake it. So while a worker holds any message, a retry is missing only if a later one had passed longer
   ago than that.
+* A delay that is longer than the ladder holds takes several legs. The store has the first queue and the end of the
+  current one. At the end of a leg that is not the last, the message is in the layover queue until the router has sent
+  the next one: it is overdue if that was not recorded, and late while that queue has messages.
+* A message that is due and whose policy asks about it then is in the check queue until a consumer has decided: it is
+  late while that queue has messages. It may be held afterwards, so a held queue may lack as many messages as the check
+  queues have.
 * Otherwise the retry is late: it is on the broker, and the verdict says where it can be.
 * Broker statistics are seconds old. If only the statistics, and not the queue itself, say that a queue holds what it
   must, the queue is not judged until the statistics are newer than the start of the audit.
@@ -21,12 +27,12 @@ The content of a tier cannot be listed without consuming it, so a single message
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tarry.audit.depths import Depths
-from tarry.core.names import Destination, Gate, holder_of_label
+from tarry.core.names import Destination, Gate, Names, holder_of_label
 
 WORKER_SLOTS = 32
 """Messages that a dead-letter worker moves at a time. Messages behind a full relay have not passed the tap."""
@@ -46,7 +52,9 @@ class Open:
     due: datetime
     rebuildable: bool
     expected: datetime | None = None
-    """When the broker should have released it."""
+    """When the broker should have released it; on a layover, when it should have been with the router."""
+    on_layover: bool = False
+    """Whether its delay takes several legs and this is not the last: it has yet to return to the router."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,7 @@ class Snapshot:
     passed_long_ago: Mapping[str, datetime] = field(default_factory=dict)
     """The same, as of the last time a worker offered the messages that it holds now, or earlier."""
     gates: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """For each overdue retry, by its id: the held queues of gates that it can be in."""
+    """For each overdue retry, by its id: the held queues of gates, and the check queues, that it can be in."""
     tap_seen: datetime | None = None
 
 
@@ -137,7 +145,7 @@ def deciding_queues(snapshot: Snapshot, depths: Depths) -> set[str]:
     others: set[str] = set()
     for row in snapshot.overdue:
         ways = _ways(row)
-        others |= {row.tier or names.delay, names.relay, names.audit, names.unroutable, names.cancelled}
+        others |= {row.tier or names.delay, names.relay, names.audit, names.unroutable, names.cancelled, names.layover}
         others |= {queue for way in ways for queue in (names.relay_queue(way), names.held_queue(way))}
         others |= set(snapshot.gates.get(row.retry_id, ()))
     if snapshot.stale_claims:
@@ -205,18 +213,33 @@ def _places(row: Open, snapshot: Snapshot, depths: Depths, grace: timedelta) -> 
     crowded = depths[tier].messages > snapshot.not_overdue.get(tier, 0)
     if on_the_move or (crowded and snapshot.passed.get(tier, expected) <= expected):
         yield tier
-    if depths[names.audit].messages and (snapshot.tap_seen is None or snapshot.tap_seen < expected + grace):
+    # The record of a leg, and what a check queue has let go, can be in the tap's queue however late that was: the tap
+    # must have read up to now.
+    checked = any(_is_check(queue, names) for queue in snapshot.gates.get(row.retry_id, ()))
+    needed = snapshot.now - grace if row.on_layover or checked else expected + grace
+    read_past = snapshot.tap_seen is not None and snapshot.tap_seen >= needed
+    if depths[names.audit].messages and not read_past:
         yield names.audit
+    yield from _kept_in((names.unroutable, names.cancelled), depths)
+    if row.on_layover:
+        yield from _kept_in((names.layover,), depths)
+        return
     ways = _ways(row)
     relays = [names.relay_queue(way) for way in ways if names.relay_queue(way) in depths.queues] or [names.relay]
     for queue in relays:
         few = depths[queue].messages < WORKER_SLOTS
         if not depths[queue].known or not few or (depths[queue].moving and not offered_again):
             yield queue
-    held = (*(names.held_queue(way) for way in ways), *snapshot.gates.get(row.retry_id, ()))
-    for queue in (*held, names.unroutable, names.cancelled):
-        if depths[queue].messages or not depths[queue].known:
-            yield queue
+    yield from _kept_in((*map(names.held_queue, ways), *snapshot.gates.get(row.retry_id, ())), depths)
+
+
+def _is_check(queue: str, names: Names) -> bool:
+    found = names.parse(queue)
+    return found is not None and found.kind == "check"
+
+
+def _kept_in(queues: Iterable[str], depths: Depths) -> Iterator[str]:
+    return (queue for queue in queues if depths[queue].messages or not depths[queue].known)
 
 
 def _ways(row: Open) -> list[Destination]:

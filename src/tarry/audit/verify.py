@@ -128,7 +128,7 @@ class Auditor:
         in_tiers: dict[str, int] = dict(await rows("in_first_wait", settle=rules.settle, **await self._tiers()))
         return Snapshot(
             now=now,
-            waiting=in_tiers | await self._in_hold(),
+            waiting=in_tiers | await self._in_hold(depths),
             overdue=overdue,
             stale_claims=await self._open_rows("stale_claims", lease=LEASE + rules.grace),
             not_overdue=dict(await rows("not_overdue_by_tier", tiers=tiers, grace=rules.grace)) if tiers else {},
@@ -139,8 +139,11 @@ class Auditor:
         )
 
     async def _overdue(self, depths: Depths) -> tuple[list[Open], dict[str, list[str]]]:
-        """The overdue retries; and for each of them, by its id, the held queues of gates that it can be in."""
+        """The overdue retries; and for each of them, by its id, the held queues of gates, and the check queues, that it
+        can be in.
+        """
         queues = {label: queue for queue in depths.gates if (label := self.names.destination_label(queue)) is not None}
+        checks = {queue: found.policy for queue in depths.checks if (found := self.names.parse(queue)) is not None}
         rows = await self.session.rows("overdue_rows", grace=self.rules.grace, gates=list(queues))
 
         def read() -> tuple[list[Open], dict[str, list[str]]]:
@@ -149,14 +152,20 @@ class Auditor:
                 row = Open(*columns)
                 overdue.append(row)
                 gates[row.retry_id] = [queue for label, queue in queues.items() if can_hold(label, carried, policy)]
+                gates[row.retry_id] += [queue for queue, name in checks.items() if policy in (None, name)]
             return overdue, gates
 
         return await in_thread(read, "audit rows")
 
-    async def _in_hold(self) -> dict[str, int]:
-        """How many messages must be in each held queue."""
-        found = await self.session.rows("in_held_queues", settle=self.rules.settle)
-        return {self.names.held_queue(holder_of(kind, name)): count for kind, name, count in found}
+    async def _in_hold(self, depths: Depths) -> dict[str, int]:
+        """How many messages must be in each held queue. The tap has yet to read some that have returned. Those in check
+        queues may be held once they have been decided about, so any held queue can lack them; and those whose report
+        that they are skipped the tap has yet to read.
+        """
+        unread, checks = depths[self.names.audit].messages, depths.checks.values()
+        checked = sum(depth.messages for depth in checks) + (unread if checks else 0)
+        found = await self.session.rows("in_held_queues", settle=self.rules.settle, unread=unread)
+        return {self.names.held_queue(holder_of(kind, name)): max(0, count - checked) for kind, name, count in found}
 
     async def _rows_of(self, queues: list[str], depths: Depths) -> list[Open]:
         """The retries that must be in these queues; if all tiers are empty, those anywhere on their itinerary."""

@@ -11,7 +11,8 @@ import typer
 from tarry.cli.control_view import plain
 from tarry.cli.operator_command import operator_command
 from tarry.cli.options import AsJson
-from tarry.cli.output import line, print_json, print_table, printable, shortened, table
+from tarry.cli.output import line, print_json, print_table, shortened, table
+from tarry.core.printable import printable
 from tarry.operations.lookup import ActionRow
 from tarry.operations.protocol import Operations
 

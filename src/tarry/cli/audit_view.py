@@ -25,9 +25,9 @@ def balance_report(balance: Balance) -> dict[str, int]:
 def show_balance(balance: Balance) -> None:
     """The equation, term by term, and its total."""
     shown = table("balance", "what", "number", right=("number",))
-    terms = ("returned", "unseen", "waiting", "held", "in_review", "cancelled", "discarded", "unroutable", "claimed")
+    terms = ("returned", "unseen", "waiting", "held", "in_review", "cancelled", "discarded", "skipped", "unroutable")
     shown.add_row("requests seen", f"{balance.requests:,}")
-    for name in (*terms, "duplicates"):
+    for name in (*terms, "claimed", "duplicates"):
         number = getattr(balance, name)
         if number or name in ("returned", "waiting", "in_review"):
             shown.add_row(f"  {_WORDS.get(name, name)}", f"{number:,}")

@@ -1,4 +1,4 @@
-"""`tarry cancel`, `retry-now`, `pause`, `resume`, `pauses` and `intake`: operations on retries and destinations.
+"""`tarry cancel`, `retry-now`, `pause`, `resume`, `throttle`, `pauses`, `intake`: actions on retries and destinations.
 
 Exit codes: 0 done; 1 the broker or Postgres failed, or some of several ids failed; 2 wrong usage; 3 requested, and the
 outcome is not known yet; 4 not found; 5 it has already returned, or another operation has it; 6 its state does not
@@ -16,7 +16,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from tarry.cli.control_view import plain, show_diverted, show_pause_list, show_paused, show_resumed, until
+from tarry.cli.control_view import (
+    plain,
+    show_diverted,
+    show_pause_list,
+    show_paused,
+    show_resumed,
+    show_throttled,
+    show_unthrottled,
+    until,
+)
 from tarry.cli.installation import duration
 from tarry.cli.operator_command import operator_command
 from tarry.cli.options import AsJson, Reason, Yes
@@ -65,6 +74,10 @@ Lasts = Annotated[
     str | None, typer.Option("--for", metavar="DURATION", help="Resume automatically after this long, as in 30m.")
 ]
 
+Destinations = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="A queue, `exchange:NAME`, or a glob such as 'orders.*'.")
+]
+
 intake = typer.Typer(cls=Commands, no_args_is_help=True, help="Pause and resume the intake of retry requests.")
 
 
@@ -73,6 +86,8 @@ def register(app: typer.Typer) -> None:
     app.command("retry-now")(operator_command(retry_now))
     app.command("pause")(operator_command(pause))
     app.command("resume")(operator_command(resume))
+    app.command("throttle")(operator_command(throttle))
+    app.command("unthrottle")(operator_command(unthrottle))
     app.command("pauses")(operator_command(pauses, only_looks=True))
     intake.command("pause")(operator_command(pause_intake))
     intake.command("resume")(operator_command(resume_intake))
@@ -131,7 +146,7 @@ async def pause(
     message, and stops the automatic recovery of stuck ones. Exits 4 if the destination or the policy is unknown.
     """
     scope, name = _target(pattern, policy, job_type, type_)
-    length, at_end = _length(lasts), _at_end(lasts, then_rate, then_observe, canary=then_canary)
+    length, at_end = length_of(lasts), _at_end(lasts, then_rate, then_observe, canary=then_canary)
     if scope == "queue" and is_glob(name) and not yes:
         found = await operations.destinations(name)
         if len(found) > MANY:
@@ -172,8 +187,43 @@ async def resume(
     print_json(plain(asdict(answer))) if as_json else show_resumed(answer)
 
 
+async def throttle(
+    pattern: Destinations,
+    *,
+    operations: Operations,
+    rate: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many returns per second.")],
+    lasts: Annotated[
+        str | None, typer.Option("--for", metavar="DURATION", help="End automatically after this long, as in 2h.")
+    ] = None,
+    reason: Reason = None,
+    as_json: AsJson = False,
+) -> None:
+    """Limit the returns to a destination to so many per second.
+
+    The rest waits in the held queue, in order; the service releases it. The same command with another rate changes it.
+    A glob also applies to destinations that appear later, with the rate for each. Exits 4 if the destination is
+    unknown.
+    """
+    answer = await operations.throttle(pattern, rate=rate, reason=reason, lasts=length_of(lasts))
+    print_json(plain(asdict(answer))) if as_json else show_throttled(answer)
+    if answer.problems:
+        raise typer.Exit(1)
+
+
+async def unthrottle(
+    pattern: Destinations, *, operations: Operations, reason: Reason = None, as_json: AsJson = False
+) -> None:
+    """End the throttles of a destination.
+
+    The service releases what waits at 500 a second. The limit of a policy (`max_rate`) stays. Exits 4 if no operator
+    has throttled it.
+    """
+    answer = await operations.unthrottle(pattern, reason=reason)
+    print_json(plain(asdict(answer))) if as_json else show_unthrottled(answer)
+
+
 async def pauses(*, operations: Operations, as_json: AsJson = False) -> None:
-    """Show what is paused, by whom, why and until when."""
+    """Show what is paused or throttled, by whom, why and until when."""
     found = await operations.show_pauses()
     print_json(plain(asdict(found))) if as_json else show_pause_list(found)
 
@@ -185,7 +235,7 @@ async def pause_intake(
 
     Messages in tiers return as usual.
     """
-    _show_intake(await operations.pause_intake(reason=reason, lasts=_length(lasts)), as_json=as_json)
+    _show_intake(await operations.pause_intake(reason=reason, lasts=length_of(lasts)), as_json=as_json)
 
 
 async def resume_intake(*, operations: Operations, reason: Reason = None, as_json: AsJson = False) -> None:
@@ -219,7 +269,8 @@ def _target(
     return given[0]
 
 
-def _length(lasts: str | None) -> timedelta | None:
+def length_of(lasts: str | None) -> timedelta | None:
+    """The duration given with `--for`."""
     length = duration(lasts, "--for") if lasts is not None else None
     if length is not None and not length:
         raise SettingsError("--for 0s would end at once: leave it out, or give a longer duration")

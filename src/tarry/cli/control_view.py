@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tarry.cli.output import line, note, print_table, printable, shortened, table
+from tarry.cli.output import line, note, print_table, shortened, table
 from tarry.core.durations import humanise
+from tarry.core.printable import printable
 from tarry.operations.cancel import Diverted
 from tarry.operations.pause import DestinationPause, Paused, Pauses, PauseView, ReleaseOptions, Resumed, gate_of
 from tarry.operations.paused_destination import command_arguments
 from tarry.operations.retry_now import Retried
+from tarry.operations.throttle import Throttled, ThrottleView, Unthrottled
 
 LONGEST = 60
 
@@ -70,19 +72,47 @@ def _arguments(answer: Paused) -> str:
 def show_resumed(answer: Resumed) -> None:
     how = f"at {answer.rate}/s" + (" after canaries of 1, 10 and 100" if answer.canary else "")
     for name in answer.destinations:
-        line(f"{printable(name)}: releasing held messages {how}", "✓", "green")
+        limit = f", but at most {answer.throttled[name]}/s: it is throttled" if name in answer.throttled else ""
+        line(f"{printable(name)}: releasing held messages {how}{limit}", "✓", "green")
     if answer.scope == "stuck-recovery":
         line("stuck messages are recovered again", "✓", "green")
         return
-    if not answer.destinations:
+    for name, state in answer.breakers.items():
+        line(f"{printable(name)}: stays held, its breaker is {state.replace('_', '-')}", "!", "yellow")
+    if not answer.destinations and not answer.breakers:
         line("nothing was held; messages return as usual from now on", "✓", "green")
     note("the service releases them; `tarry pauses` shows the progress")
+
+
+def show_throttled(answer: Throttled) -> None:
+    end = until(answer.until)
+    for name, rate in answer.destinations.items():
+        lower = f" (a lower limit than {answer.rate}/s applies)" if rate < answer.rate else ""
+        line(f"{printable(name)}: at most {rate} returns a second{end}{lower}", "✓", "green")
+    if not answer.destinations and not answer.problems:
+        line(
+            f"nothing matches {printable(answer.pattern)} yet; destinations that appear are throttled{end}",
+            "✓",
+            "green",
+        )
+    for name, problem in answer.problems.items():
+        line(f"{printable(name)}: {problem}", "✗", "red")
+    note(f"end with: tarry unthrottle '{printable(answer.pattern)}'")
+
+
+def show_unthrottled(answer: Unthrottled) -> None:
+    for name in answer.destinations:
+        line(f"{printable(name)}: no limit any more; what waits is released", "✓", "green")
+    for name, rate in answer.still_throttled.items():
+        line(f"{printable(name)}: still at most {rate} returns a second, by another limit", "!", "yellow")
+    if not answer.destinations and not answer.still_throttled:
+        line("nothing was throttled yet; messages return as usual", "✓", "green")
 
 
 def show_pause_list(found: Pauses) -> None:
     if found.intake.note:
         line(found.intake.note, "✗", "yellow")
-    if not found.paused_destinations and not found.pauses:
+    if not found.paused_destinations and not found.pauses and not found.throttles:
         line("nothing is paused", "✓", "green")
         return
     if found.paused_destinations:
@@ -93,6 +123,9 @@ def show_pause_list(found: Pauses) -> None:
         if not any(one in paused.pauses for paused in found.paused_destinations):
             nothing_yet = "nothing matches yet; " if one.scope == "queue" else ""
             line(f"{printable(one.target)}: {nothing_yet}{_by(one)}")
+    for limit in found.throttles:
+        if not any(limit in paused.throttles for paused in found.paused_destinations):
+            line(f"{printable(limit.pattern or '')}: nothing matches yet; {_limit(limit)}")
 
 
 def _show_table(paused_destinations: Sequence[DestinationPause]) -> None:
@@ -111,8 +144,12 @@ def _show_destination(paused: DestinationPause) -> None:
     if paused.state == "releasing":
         eta = f", {humanise(paused.eta_s * 1000)} left" if paused.eta_s else ""
         line(f"{name}: releasing {paused.stage} at {paused.rate}/s{eta}")
+    if paused.state == "throttled" and paused.depth:
+        line(f"{name}: {paused.depth:,} wait, for up to {humanise((paused.eta_s or 0) * 1000)}")
     for one in paused.pauses:
         line(f"{name}: {_by(one)}")
+    for limit in paused.throttles:
+        line(f"{name}: {_limit(limit)}")
     if paused.problem:
         line(f"{name}: {paused.problem}", "✗", "yellow")
 
@@ -120,7 +157,18 @@ def _show_destination(paused: DestinationPause) -> None:
 def _by(pause: PauseView) -> str:
     why = f": {shortened(pause.reason, LONGEST)}" if pause.reason else ""
     end = f", until {_moment(pause.until)}{_released(pause)}" if pause.until else ""
+    if pause.scope == "breaker":
+        return f"held by its breaker, which opened {_ago(pause.at)}{why}; see tarry breakers"
     return f"paused by {printable(pause.actor)} {_ago(pause.at)}{end}{why}"
+
+
+def _limit(limit: ThrottleView) -> str:
+    if limit.policy is not None:
+        return f"throttled to {limit.rate}/s by max_rate of policy {printable(limit.policy)}"
+    why = f": {shortened(limit.reason, LONGEST)}" if limit.reason else ""
+    end = f", until {_moment(limit.until)}" if limit.until else ""
+    ago = f" {_ago(limit.at)}" if limit.at else ""
+    return f"throttled to {limit.rate}/s by {printable(limit.actor or '')}{ago}{end}{why}"
 
 
 def _released(pause: PauseView) -> str:

@@ -76,7 +76,14 @@ def explain_command(
     ] = None,
     priority: Annotated[str | None, typer.Option(help="As in the header `priority`.")] = None,
     job_type: Annotated[str | None, typer.Option(help="As in the header `job_type`.")] = None,
+    owner: Annotated[str | None, typer.Option(help="As in the header `owner`.")] = None,
     max_retries: Annotated[int | None, typer.Option(help="Retries that the request asks for.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Another header of the message; repeatable.")
+    ] = None,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="Ask the eligibility endpoint of the policy, and show its answer.")
+    ] = False,
     message: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="A message as JSON, as the management UI shows it; - is stdin."),
@@ -109,7 +116,8 @@ def explain_command(
     """
     given = {h.RETRY_COUNT: count, h.ERROR_TYPE: error_type, h.ERROR_REASON: error_reason, h.PRIORITY: priority}
     given |= {h.JOB_TYPE: job_type, h.MAX_RETRIES: max_retries, h.RETRY_AFTER: _milliseconds(retry_after)}
-    given |= {h.ORIGINAL_QUEUE: queue, h.ERROR_CLASS: error_class}
+    given |= {h.ORIGINAL_QUEUE: queue, h.ERROR_CLASS: error_class, h.OWNER: owner}
+    given = _headers(header or ()) | {name: value for name, value in given.items() if value is not None}
 
     async def run() -> None:
         address = address_from(url if peek_queue else DEFAULT_URL, management_url, ca_file)
@@ -120,11 +128,11 @@ def explain_command(
                 )
                 _show_schedules(found, as_json=as_json)
             elif message is not None:
-                _show(await explainer.explain(from_json(message), queue=queue), as_json=as_json)
+                _show(await explainer.explain(from_json(message), queue=queue, ask=ask), as_json=as_json)
             elif peek_queue is not None:
-                _show([await explainer.explain_first(peek_queue)], as_json=as_json)
+                _show([await explainer.explain_first(peek_queue, ask=ask)], as_json=as_json)
             elif queue is not None:
-                _show(await explainer.explain([_described(given)]), as_json=as_json)
+                _show(await explainer.explain([_described(given)], ask=ask), as_json=as_json)
             else:
                 raise SettingsError("Nothing to explain: give --queue, --message, --peek or --schedule.")
 
@@ -145,6 +153,13 @@ async def _explainer(
         note(f"Topology: {described(topology)}")
         print_warnings(check_policies(topology))
     yield Explainer(topology, address)
+
+
+def _headers(pairs: Sequence[str]) -> dict[str, str | int | None]:
+    wrong = [pair for pair in pairs if "=" not in pair]
+    if wrong:
+        raise SettingsError(f"--header {wrong[0]}: write NAME=VALUE, as in device_id=d-17.")
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def _described(headers: Mapping[str, str | int | None]) -> dict[str, Any]:

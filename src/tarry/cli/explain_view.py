@@ -11,6 +11,8 @@ from tarry.cli.topology_view import topology_source_json
 from tarry.core.durations import humanise
 from tarry.operations.explain import Explained, PolicySchedule
 
+MOST_LEGS_SHOWN = 4
+
 WIDTH = 48
 """Width of a timeline in characters."""
 
@@ -28,13 +30,45 @@ def print_explained(found: Explained) -> None:
 def _lines(found: Explained) -> Iterator[tuple[str, str]]:
     if found.queue is not None:
         yield "queue", f"{found.queue} (read from: {found.form})"
+        if found.owner is not None:
+            yield "owner", found.owner
         yield "policy", f"{found.policy or 'none'}: {found.policy_why}"
         yield "class", f"{found.error_class or 'not known'}: {found.class_why}"
-    if not found.delay_ms:
+    if found.outcome == "review":
         yield "outcome", f"review, in {found.review_queue}: {found.reason}"
+        yield from _budget_lines(found)
+        return
+    if found.outcome == "skip":
+        yield "outcome", f"skipped: {found.reason}"
+        if found.eligibility:
+            yield "eligible", found.eligibility
+        yield from _budget_lines(found)
         return
     attempt = f"retry {found.retry_count} of {found.max_retries}"
     yield "outcome", attempt if found.spends_attempt else "a retry that spends no attempt"
+    yield from _wait_lines(found)
+    yield "returns to", found.returns_to or ""
+    if found.return_priority is not None:
+        yield "priority", f"{found.return_priority}: {found.priority_why}"
+    if found.eligibility:
+        yield "eligible", found.eligibility
+    yield from _budget_lines(found)
+    if found.max_rate is not None:
+        yield "max rate", f"{found.max_rate} returns a second to this queue; the rest is held, in order"
+    if found.breaker:
+        yield "breaker", f"{found.breaker}; for its state: tarry breakers"
+
+
+def _budget_lines(found: Explained) -> Iterator[tuple[str, str]]:
+    for one in found.budgets:
+        of = f" of {one.subject!r}" if one.subject else ""
+        used = f": {one.used:,} of {one.limit:,} used{of}" if one.used is not None else f", counted{of}" if of else ""
+        yield "budget", f"{one.budget}{used} from {one.period_begins} to {one.period_ends}; over it: {one.over}"
+    if found.budget_why:
+        yield "", found.budget_why
+
+
+def _wait_lines(found: Explained) -> Iterator[tuple[str, str]]:
     yield "delay", f"{_range(found.delay_ms[0], found.delay_ms[-1])}: {found.delay_why}"
     if found.window_why:
         yield "window", found.window_why
@@ -42,14 +76,21 @@ def _lines(found: Explained) -> Iterator[tuple[str, str]]:
     if found.itinerary[-1] != found.itinerary[0] or found.delay_ms[-1] != found.delay_ms[0]:
         most = "latest" if found.window_why else "with the most jitter"
         yield "", f"{_itinerary(found.itinerary[-1])} ({most})"
+    for legs in found.legs_ms[-1:]:
+        yield "legs", _legs(legs)
     yield "due", " to ".join(dict.fromkeys(found.due))
-    yield "returns to", found.returns_to or ""
-    if found.return_priority is not None:
-        yield "priority", f"{found.return_priority}: {found.priority_why}"
 
 
 def _itinerary(queues: list[str]) -> str:
     return ", then ".join(queues) if queues else "no tier: it returns at once"
+
+
+def _legs(legs_ms: list[int]) -> str:
+    """The router sends it again after each leg but the last."""
+    shown = [humanise(ms) for ms in legs_ms]
+    middle = f"{len(shown) - 2} × {shown[1]}, then " if len(shown) > MOST_LEGS_SHOWN else ""
+    listed = f"{shown[0]}, then {middle}{shown[-1]}" if middle else ", then ".join(shown)
+    return f"{listed}: {len(shown)} legs, because the ladder does not hold the whole delay"
 
 
 def _range(least: int, most: int) -> str:
@@ -75,8 +116,16 @@ def print_schedule(schedule: PolicySchedule) -> None:
         line(f"A request may ask for up to {schedule.max_retries_ceiling} retries.")
     for window in schedule.windows:
         line(f"Messages return {window}.")
+    for budget in schedule.budgets:
+        line(f"At most {budget}.")
+    if schedule.eligibility:
+        line(f"Before each retry, {schedule.eligibility}.")
     if schedule.return_priority is not None:
         line(f"Messages return with priority {schedule.return_priority}.")
+    if schedule.max_rate is not None:
+        line(f"At most {schedule.max_rate} messages a second return to each queue.")
+    if schedule.breaker:
+        line(f"The breaker of a queue {schedule.breaker}.")
 
 
 def _bar(start: int, end: int, total: int) -> str:

@@ -12,6 +12,7 @@ from tarry.cli.operator_command import operator_command
 from tarry.cli.options import AsJson
 from tarry.cli.output import line, print_json, print_table, table
 from tarry.core.durations import humanise
+from tarry.core.printable import printable
 from tarry.operations.protocol import Operations
 from tarry.store.history import Step, Timeline
 
@@ -39,6 +40,8 @@ def _show(timeline: Timeline) -> None:
     of = f" of {timeline.max_retries}" if timeline.max_retries is not None else ""
     line(f"{timeline.message_id or '(no message id)'} in {timeline.queue}: {timeline.state}, round {timeline.round}")
     line(f"  retry id {timeline.retry_id}, policy {timeline.policy or '-'}, {timeline.retry_count}{of} retries")
+    if timeline.owner is not None:
+        line(f"  owner {printable(timeline.owner)}")
     error = ": ".join(filter(None, (timeline.error_type, timeline.error_reason)))
     if error:
         line(f"  last error {error} (fingerprint {timeline.fingerprint})")
@@ -56,7 +59,10 @@ def _show(timeline: Timeline) -> None:
 def _about(step: Step) -> str:
     """The reason, or where it went and for how long."""
     detail = step.detail or {}
-    where = f"{detail['tier']} for {humanise(detail.get('delay_ms') or 0)}" if detail.get("tier") else ""
+    tier, delay = detail.get("tier"), humanise(detail.get("delay_ms") or 0)
+    where = f"{tier} for {delay}" if tier else ""
+    if detail.get("leg") is not None:
+        where = f"leg {detail['leg']}: {tier} for {humanise(detail['wait_ms'])} of {delay}"
     attempt = f"attempt {detail['attempt']}" if detail.get("attempt") is not None else ""
     return ", ".join(filter(None, (step.reason, where, attempt, f"by {step.actor}")))
 

@@ -40,6 +40,7 @@ class Installation:
     dsn: str
     stuck_after: timedelta | None
     check: CreditCheck | None = None
+    private_webhooks: bool = False
 
     @property
     def names(self) -> Names:
@@ -75,7 +76,8 @@ def installation(
     if isinstance(files, NamesOnly):
         _warn(files, only_looks=only_looks)
     check, stuck_after = CreditCheck.of(settings), span_of(settings.stuck_after)
-    return Installation(files, settings.address, settings.dsn, stuck_after, check)
+    private = settings.webhook_allow_private == "on"
+    return Installation(files, settings.address, settings.dsn, stuck_after, check, private)
 
 
 def _warn(files: NamesOnly, *, only_looks: bool) -> None:

@@ -11,7 +11,8 @@ from typing import Any, Literal, TextIO
 
 import structlog
 
-from tarry.cli.output import printable, printable_json
+from tarry.cli.output import printable_json
+from tarry.core.printable import printable
 from tarry.router.actions import Action, log_actions
 
 

@@ -48,7 +48,7 @@ async def operations_from(
         return
     actor = requested_by or current_user()
     found = installation(database_url, topology, url, management_url, ca_file, only_looks=only_looks)
-    limits = OperatorLimits(stuck_after=found.stuck_after)
+    limits = OperatorLimits(stuck_after=found.stuck_after, private_webhooks=found.private_webhooks)
     async with OperatorContext.open(
         found.files, found.address, found.dsn, actor=actor, limits=limits, check=found.check
     ) as context:
@@ -72,6 +72,7 @@ def filter_from(
         str | None, typer.Option(metavar="WHEN", help="In review for longer: 1h, or since before 2030-01-31T12:00.")
     ] = None,
     newer_than: Annotated[str | None, typer.Option(metavar="WHEN", help="In review for a shorter time.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Whom the message belongs to.")] = None,
 ) -> Filter:
     return Filter(
         queue=queue,
@@ -80,6 +81,7 @@ def filter_from(
         error_type=error_type,
         before=moment(older_than, "--older-than"),
         after=moment(newer_than, "--newer-than"),
+        owner=owner,
     )
 
 

@@ -25,30 +25,16 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
+from tarry.core.printable import printable
 from tarry.errors import SettingsError, TarryError
 
 _KEPT = "\n\t"
-
-
-def printable(text: str, *, lines: bool = False) -> str:
-    """The text with everything escaped that a terminal would act on or not show: control characters, changes of
-    direction, unusual spaces. `lines` keeps line ends and tabs.
-    """
-    kept = _KEPT if lines else ""
-    return "".join(one if one in kept or one.isprintable() else _escaped(one) for one in text)
 
 
 def shortened(text: str | None, most: int) -> str:
     """On one line, cut if it is too long."""
     found = printable(text or "")
     return found if len(found) <= most else found[: most - 1] + "…"
-
-
-def _escaped(one: str) -> str:
-    number = ord(one)
-    if number < 0x100:  # noqa: PLR2004 - one byte
-        return f"\\x{number:02x}"
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"  # noqa: PLR2004 - as Python writes them
 
 
 def printable_json(text: str) -> str:
@@ -134,6 +120,14 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             note("interrupted")
             raise typer.Exit(INTERRUPTED) from None
+
+
+def list_by_default(context: typer.Context) -> None:
+    """In the callback of a group: without a command, it lists."""
+    if context.invoked_subcommand is None:
+        command = context.command.commands["list"]  # type: ignore[attr-defined] # a group has them
+        with command.make_context("list", [], parent=context) as alone:
+            command.invoke(alone)
 
 
 def print_error(error: TarryError | str) -> None:

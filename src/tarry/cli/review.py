@@ -69,6 +69,7 @@ class Side(StrEnum):
     QUEUE = "queue"
     REASON = "reason"
     FINGERPRINT = "fingerprint"
+    OWNER = "owner"
     AGE = "age"
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from tarry.cli.output import block, line, note, payload_text, print_table, printable, shortened, table
+from tarry.cli.output import block, line, note, payload_text, print_table, shortened, table
 from tarry.core.durations import humanise
+from tarry.core.printable import printable
 from tarry.operations.paging import Page
 from tarry.operations.review.browse import Group, ReviewDetail, ReviewItem, ReviewPayload, Summary
 from tarry.operations.review.jobs import JobProblem, JobStatus
@@ -99,6 +100,8 @@ def show_detail(found: ReviewDetail, content: ReviewPayload | None, *, payload: 
         f"{printable(one.message_id or '(no message id)')} in {printable(one.queue or '(no queue)')}, round {one.round}"
     )
     line(f"  retry id {one.retry_id}, policy {one.policy or '-'}, {_tries(one)} retries")
+    if one.owner is not None:
+        line(f"  owner {printable(one.owner)}")
     line(f"  in review since {one.since:%Y-%m-%d %H:%M:%S} ({ago(one.since)}): {printable(one.reason or '-')}")
     error = ": ".join(filter(None, (one.error_type, one.error_reason)))
     if error:

@@ -22,7 +22,10 @@ from tarry.audit.maintenance import AuditPass, AuditPassRules
 from tarry.cli.config import Given, SettingsFile
 from tarry.cli.logs import action_writer, set_up_logs
 from tarry.cli.options import TopologyFolder
-from tarry.operations import action_log, cancel_reconciler, intake, pause_reconciler, stuck
+from tarry.events.outbox import Outbox
+from tarry.events.webhooks import WebhookDeliveries
+from tarry.operations import action_log, budgets, cancel_reconciler, intake, pause_reconciler, stuck
+from tarry.operations.breaker_reconciler import BreakerCounts
 from tarry.operations.context import OperatorContext, OperatorLimits
 from tarry.operations.credit_check import CreditCheck
 from tarry.operations.review import work as review_work
@@ -72,6 +75,28 @@ def serve(settings: Settings) -> None:
 def _service(context: OperatorContext, topology: Topology, settings: Settings, who: str) -> Service:
     dsn, every = settings.dsn, span_of(settings.look_every)
     switch, metrics = IntakeSwitch(), Metrics()
+    breaker_counts, caps = BreakerCounts(context), budgets.CurrentCaps()
+    webhooks = WebhookDeliveries(
+        topology,
+        context.address,
+        context.publish,
+        context.store,
+        allow_private=context.limits.private_webhooks,
+        on_delivery=metrics.count_webhook_delivery,
+    )
+
+    def use(changed: Topology) -> None:
+        context.use(changed)
+        webhooks.use(changed)
+
+    outbox = Outbox(
+        context.store,
+        context.address,
+        context.names,
+        on_published=metrics.count_events,
+        on_status=metrics.show_events,
+        full_batch=settings.batch_size,
+    )
     return build_service(
         topology,
         settings.address,
@@ -80,20 +105,38 @@ def _service(context: OperatorContext, topology: Topology, settings: Settings, w
         intake=switch,
         background={
             "cancel reconciler": partial(cancel_reconciler.run, context),
-            "pause reconciler": partial(pause_reconciler.run, context, on_held=metrics.count_held),
+            "pause reconciler": partial(
+                pause_reconciler.run, context, watchers=_watchers(metrics), counts=breaker_counts
+            ),
             "action log": partial(action_log.run, context.store),
+            "caps": lambda stop: budgets.run(context, stop, caps.use),
             "intake": lambda stop: intake.run(context, stop, switch.set),
             "review": partial(review_work.run, context),
             **_stuck_recovery(context, settings),
+            **({"events": outbox.run, "webhooks": webhooks.run} if topology.events.enabled else {}),
         },
         batch=settings.batch_size,
         write_actions=action_writer(settings.log_format, settings.service_name),
         files=(settings.topology_folder, settings.read_topology),
-        on_topology=context.use,
+        on_topology=use,
         keeper=_audit_pass(context, settings, who) if every else None,
         look_every=every.total_seconds() if every else 0.0,
         metrics=metrics,
+        count_returned=breaker_counts.add_returned,
+        count_failed=breaker_counts.add_failed,
         heartbeat=Heartbeat(context.store, who),
+        caps=caps,
+        notes=lambda: [*outbox.troubles, *webhooks.troubles],
+        on_batch=outbox.note_requests,
+    )
+
+
+def _watchers(metrics: Metrics) -> pause_reconciler.Watchers:
+    return pause_reconciler.Watchers(
+        on_held=metrics.count_held,
+        on_look=metrics.show_paused,
+        on_breakers=metrics.show_breakers,
+        on_breaker_change=metrics.count_breaker_change,
     )
 
 
@@ -122,7 +165,9 @@ def actor() -> str:
 
 
 async def _serve(topology: Topology, settings: Settings, who: str, listener: socket.socket) -> None:
-    limits, check = OperatorLimits(stuck_after=span_of(settings.stuck_after)), CreditCheck.of(settings)
+    private = settings.webhook_allow_private == "on"
+    limits = OperatorLimits(stuck_after=span_of(settings.stuck_after), private_webhooks=private)
+    check = CreditCheck.of(settings)
     async with OperatorContext.open(
         topology, settings.address, settings.dsn, actor=who, limits=limits, check=check
     ) as context:

@@ -12,9 +12,11 @@ from tarry.attach.listing import AttachmentState
 from tarry.audit.status import Counts, InTier, PausedNow, RouterStatus
 from tarry.cli.operator_command import operator_command
 from tarry.cli.options import AsJson
-from tarry.cli.output import line, note, print_error, print_json, print_table, printable, shortened, table
+from tarry.cli.output import line, note, print_error, print_json, print_table, shortened, table
 from tarry.cli.topology_view import topology_source_json
 from tarry.core.durations import humanise
+from tarry.core.printable import printable
+from tarry.events.lag import SHOWN_FROM, EventsStatus
 from tarry.operations.protocol import Operations
 from tarry.operations.status import AttachmentStatus, ServiceStatus
 
@@ -37,6 +39,7 @@ async def status(*, operations: Operations, as_json: AsJson = False) -> None:
         _show(found.audit, found.tiers, found.queues)
         _show_attached(found.attachments)
         _show_paused(found.paused)
+        _show_events(found.events)
         _show_routers(found.routers)
         for problem in found.troubles:
             print_error(problem)
@@ -65,6 +68,8 @@ def _show(counts: Counts | None, tiers: list[InTier], queues: dict[str, int]) ->
             f"in the next hour {counts.due_in_an_hour:,}"
         )
         line(f"in review {counts.in_review:,}, held {counts.held:,}, unroutable {counts.unroutable:,}")
+        if counts.skipped_in_a_day:
+            line(f"skipped in the last 24 hours {counts.skipped_in_a_day:,}")
         line(f"due and not back {counts.due:,}")
         line(f"overdue {counts.overdue:,}", *(("✗", "red") if counts.overdue else ("✓", "green")))
 
@@ -82,13 +87,22 @@ def _show_attached(attached: list[AttachmentStatus]) -> None:
 def _show_paused(paused: list[PausedNow]) -> None:
     now = datetime.now(UTC)
     for one in paused:
-        state = "being released" if one.state == "releasing" else "paused"
+        state = {"releasing": "being released", "throttled": "throttled"}.get(one.state, "paused")
         since = humanise(max(0.0, (now - one.since).total_seconds() * 1000))
         held = f", {one.held:,} held" if one.held is not None else ""
         about = f" ({shortened(one.about, 100)})" if one.about else ""
         line(f"{printable(one.what)}: {state} for {since}{held}{about}", "‖", "yellow")
     if paused:
         note("who, why and until when: tarry pauses")
+
+
+def _show_events(events: EventsStatus | None) -> None:
+    if events is None:
+        return
+    if events.lag_s < SHOWN_FROM:
+        line(f"events published {events.published:,}", "✓", "green")
+    else:
+        line(printable(events.describe()), "!", "yellow")
 
 
 def _show_routers(routers: list[RouterStatus]) -> None:
@@ -137,7 +151,16 @@ def _report(found: ServiceStatus) -> dict[str, Any]:
         "troubles": found.troubles,
         "paused": [asdict(one) | {"since": moment(one.since)} for one in found.paused],
         "attachments": [asdict(one) for one in found.attachments],
+        "events": _events(found.events),
         "routers": [
             asdict(one) | {"since": moment(one.since), "last_report": moment(one.last_report)} for one in found.routers
         ],
     }
+
+
+def _events(events: EventsStatus | None) -> dict[str, Any] | None:
+    if events is None:
+        return None
+    holder = events.held_up_by
+    since = holder.since.isoformat() if holder and holder.since else None
+    return asdict(events) | {"held_up_by": asdict(holder) | {"since": since} if holder else None}

@@ -17,8 +17,9 @@ import typer
 from tarry.cli.control_view import plain
 from tarry.cli.operator_command import operator_command
 from tarry.cli.options import AsJson, Reason, Yes
-from tarry.cli.output import Commands, confirm, line, note, print_json, print_table, printable, shortened, table
+from tarry.cli.output import Commands, confirm, line, list_by_default, note, print_json, print_table, shortened, table
 from tarry.core.durations import humanise
+from tarry.core.printable import printable
 from tarry.operations.protocol import Operations
 from tarry.operations.stuck import StuckAttempt, StuckRecovery, Wanted
 
@@ -42,10 +43,7 @@ Queue = Annotated[
 @app.callback()
 def _overview(context: typer.Context) -> None:
     """Without a command, list them."""
-    if context.invoked_subcommand is None:
-        command = context.command.commands["list"]  # type: ignore[attr-defined] # a group has them
-        with command.make_context("list", [], parent=context) as alone:
-            command.invoke(alone)
+    list_by_default(context)
 
 
 async def list_stuck(

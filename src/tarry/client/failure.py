@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tarry.client.classify import PLAIN, Verdict
 from tarry.client.options import Options
+from tarry.contract.header_reader import sane_owner
 from tarry.core.fingerprint import fingerprint
+
+log = logging.getLogger("tarry.client")
 
 LONGEST_TYPE = 200
 
@@ -28,6 +34,16 @@ class FailureDescription:
 def describe(error: BaseException, options: Options, now_ms: int) -> FailureDescription:
     """Never raises: a redaction hook or a `__str__` that fails must not cost the message its retry."""
     return FailureDescription(type_name(error), _reason(error, options), _verdict(error, options, now_ms))
+
+
+def owner_of(options: Options, headers: Mapping[str, Any], body: bytes) -> str | None:
+    """Whom a message belongs to, by the options. Never raises: a bad owner must not cost the message its retry."""
+    try:
+        found = options.owner(headers, body) if callable(options.owner) else options.owner
+        return sane_owner(None if found is None else str(found))
+    except Exception:
+        log.exception("the owner of a message could not be found: its retry request names none")
+        return None
 
 
 def type_name(error: BaseException) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from tarry.client.classify import Classes
 from tarry.core.names import Names
@@ -20,6 +20,9 @@ class Options:
     """The installation's names; set it only if the prefix is not `retry.`."""
     classes: Classes = field(default_factory=Classes)
     """Which errors are final, retryable or rate limited."""
+    owner: str | Callable[[Mapping[str, Any], bytes], str | None] | None = None
+    """Whom a failed message belongs to (a user, a tenant, an organisation): a name, or a function of its headers and
+    body. A message that has the header `owner` keeps it. A message that is rejected (`plain`) gets none."""
     redact: Callable[[str], str] | None = None
     """Removes secrets from an error's text before the text leaves the process."""
     longest_reason: int = LONGEST_REASON

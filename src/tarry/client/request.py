@@ -14,7 +14,7 @@ from typing import Any
 from tarry.amqp.field_tables import table
 from tarry.amqp.properties import Properties
 from tarry.client.attempt import Attempt
-from tarry.client.failure import FailureDescription, describe
+from tarry.client.failure import FailureDescription, describe, owner_of
 from tarry.client.options import Options
 from tarry.contract import headers as h
 from tarry.contract.safety import in_frame, safe
@@ -40,15 +40,18 @@ class Incoming:
     attempt: Attempt
 
 
-def request(incoming: Incoming, failure: FailureDescription, frame_max: int = FRAME_MAX) -> Properties:
-    """The properties of the request; its body is the delivery's."""
-    made = safe(incoming.properties, table(_headers(incoming, failure)))
+def request(
+    incoming: Incoming, failure: FailureDescription, frame_max: int = FRAME_MAX, owner: str | None = None
+) -> Properties:
+    """The properties of the request; its body is the delivery's. A message that has an owner keeps it."""
+    made = safe(incoming.properties, table(_headers(incoming, failure, owner)))
     if in_frame(made, frame_max) or len(failure.error_reason) <= SHORT_REASON:
         return made
-    return request(incoming, replace(failure, error_reason=failure.error_reason[: SHORT_REASON - 1] + "…"), frame_max)
+    shorter = replace(failure, error_reason=failure.error_reason[: SHORT_REASON - 1] + "…")
+    return request(incoming, shorter, frame_max, owner)
 
 
-def _headers(incoming: Incoming, failure: FailureDescription) -> dict[str, Any]:
+def _headers(incoming: Incoming, failure: FailureDescription, owner: str | None) -> dict[str, Any]:
     """All of tarry's own headers are kept: they say which round failed. The description of an earlier failure is
     dropped.
     """
@@ -61,6 +64,7 @@ def _headers(incoming: Incoming, failure: FailureDescription) -> dict[str, Any]:
         h.ERROR_REASON: failure.error_reason,
         h.ERROR_CLASS: failure.verdict.error_class,
         h.RETRY_AFTER: failure.verdict.retry_after_ms,
+        h.OWNER: None if incoming.headers.get(h.OWNER) else owner,
     }
     kept = {name: value for name, value in incoming.headers.items() if not _is_stale(name)}
     return kept | {name: value for name, value in own.items() if value is not None}
@@ -82,6 +86,7 @@ def retry_request(
     exchange: str = "",
     routing_key: str = "",
     content_type: str | None = None,
+    owner: str | None = None,
     options: Options | None = None,
 ) -> Properties:
     """The properties of a request, for frameworks that hide the delivery but show some of its properties.
@@ -94,4 +99,5 @@ def retry_request(
     about = Properties(message_id=raw_id, content_type=raw_type)
     attempt = Attempt.read(headers, queue, message_id)
     incoming = Incoming(queue, exchange, routing_key, b"", headers or {}, about, attempt)
-    return request(incoming, describe(error, chosen, time.time_ns() // 1_000_000))
+    named = owner or owner_of(chosen, incoming.headers, incoming.body)
+    return request(incoming, describe(error, chosen, time.time_ns() // 1_000_000), owner=named)

@@ -6,7 +6,7 @@ import logging
 import time
 
 from tarry.amqp.properties import Properties
-from tarry.client.failure import describe
+from tarry.client.failure import describe, owner_of
 from tarry.client.options import Options
 from tarry.client.request import Incoming, request
 
@@ -26,7 +26,7 @@ def answer(incoming: Incoming, error: BaseException, options: Options) -> Proper
     )
     if options.plain == "reject" and verdict.is_plain:
         return None
-    return request(incoming, failure)
+    return request(incoming, failure, owner=owner_of(options, incoming.headers, incoming.body))
 
 
 def requeued(incoming: Incoming, why: object) -> None:

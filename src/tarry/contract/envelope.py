@@ -63,6 +63,7 @@ class Envelope:
     retry_count: int
     max_retries: int | None
     next_retry_at_ms: int | None
+    owner: str | None = None
 
 
 def is_envelope(content_type: bytes | None) -> bool:
@@ -92,6 +93,7 @@ def open_envelope(content_type: bytes | None, body: bytes) -> Envelope:
         retry_count=message.retry_count,
         max_retries=message.max_retries if message.HasField("max_retries") else None,
         next_retry_at_ms=message.next_retry_at_ms if message.HasField("next_retry_at_ms") else None,
+        owner=message.owner or None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from tarry.amqp.field_tables import Field
@@ -10,6 +10,9 @@ from tarry.contract import headers as h
 
 LONGEST_TEXT = 4_096
 """Most characters kept of a text header."""
+
+LONGEST_OWNER = 255
+"""Most characters of an owner. A longer one cannot be used: two that share a beginning are not the same."""
 
 FAR_FUTURE_MS = 2**53
 """Beyond any real date; larger numbers are mistakes."""
@@ -43,6 +46,23 @@ def sane_moment(name: str, value: int | None) -> int | None:
     if 0 < value < SURELY_SECONDS:
         raise RefusalError(f"`{name}` is {value}: it counts milliseconds since 1970, and this looks like seconds")
     return sane(name, value, FAR_FUTURE_MS)
+
+
+def sane_owner(owner: str | None) -> str | None:
+    """Check an owner; an empty one counts as absent."""
+    if owner and (len(owner) > LONGEST_OWNER or "\x00" in owner):
+        raise RefusalError(f"`{h.OWNER}` must have at most {LONGEST_OWNER} characters and no NUL: {owner[:40]!r}")
+    return owner or None
+
+
+def usable_owner(read: Callable[[], str | None]) -> str | None:
+    """One that cannot be used counts as absent. Applications had headers of this name before it had a meaning, and a
+    retry is worth more than its owner.
+    """
+    try:
+        return sane_owner(read())
+    except RefusalError:
+        return None
 
 
 def text_of(name: str, field: Field, longest: int | None = LONGEST_TEXT) -> str:
@@ -90,6 +110,10 @@ class HeaderReader:
             return None
         number = field.integer() if field.text() is None else None
         return str(number) if number is not None else self.text(name)
+
+    def owner(self) -> str | None:
+        """Text or an integer, as text; None if it is absent, empty or cannot be used."""
+        return usable_owner(lambda: self.word(h.OWNER))
 
     def count(self, name: str, most: int = FAR_FUTURE_MS) -> int | None:
         """An integer in 0…most, or None if the header is absent."""

@@ -22,6 +22,8 @@ VIA = "tarry-via"
 """On messages that return through their exchange, which may route them to another queue than the one they left."""
 TIMES_UNROUTABLE = "tarry-strays"
 """How often the message was unroutable."""
+LAYOVER = "tarry-layover"
+"""On a message whose delay is longer than the ladder holds, until its last leg: see contract/layover.py."""
 USER_ID = "tarry-user-id"
 OWN_PRIORITY = "tarry-priority"
 """The message's own `priority` property, or `none`, if the policy returns it with another one."""
@@ -46,6 +48,8 @@ RETRY_AFTER = "retry_after_ms"
 NEXT_RETRY_AT = "next_retry_at_ms"
 PRIORITY = "priority"
 JOB_TYPE = "job_type"
+OWNER = "owner"
+"""Belongs to the message as well: it returns with it, and two messages with different owners are never one."""
 
 DEATHS = "x-death"
 
@@ -54,7 +58,7 @@ READ = frozenset(
     for name in (
         *(ID, ROUND, COUNT, SINCE, QUEUE, EXCHANGE, KEY, VIA, OWN_PRIORITY, PROBE, FORM, DEATHS),
         *(ORIGINAL_QUEUE, ORIGINAL_EXCHANGE, ORIGINAL_KEY, RETRY_COUNT, MAX_RETRIES, PRIORITY, JOB_TYPE),
-        *(ERROR_REASON, ERROR_TYPE, ERROR_CLASS, RETRY_AFTER, NEXT_RETRY_AT),
+        *(ERROR_REASON, ERROR_TYPE, ERROR_CLASS, RETRY_AFTER, NEXT_RETRY_AT, OWNER),
     )
 )
 """All headers that tarry reads from a request; every other header belongs to the application."""

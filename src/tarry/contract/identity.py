@@ -12,7 +12,7 @@ import struct
 import uuid
 from hashlib import blake2b, sha1
 
-from tarry.amqp.field_tables import Entry
+from tarry.amqp.field_tables import Entry, text_item
 from tarry.amqp.properties import Properties
 from tarry.contract import headers as h
 from tarry.contract.safety import DIRECT_REPLY
@@ -34,6 +34,7 @@ _ANY_CONTENT = "00" * _HALF
 
 _NEVER = frozenset(name.encode() for name in h.COPIES)
 _NOT_THE_USERS = _NEVER | frozenset(name.encode() for name in h.CONTRACT)
+_OWNER = h.OWNER.encode()
 _LEFT_OUT = (h.OURS.encode(), b"x-")
 
 
@@ -46,13 +47,14 @@ def content_identity(
     *,
     contract: bool,
     envelope: bool = False,
+    owner: str | None = None,
 ) -> str:
     """The identity of a message, as 32 hexadecimal digits. It is the same for the incoming and the returned message:
     everything that tarry or the broker adds, changes or removes in between is left out.
 
     `contract` means that the contract headers belong to the request and are left out; without it, an application may
     have headers of the same names, and they are part of its message. For an `envelope`, the body is its payload and the
-    content type is left out.
+    content type is left out; its `owner` counts as the header that it returns in.
     """
     first = _head(queue, message_id)
     first.update(body)
@@ -61,6 +63,9 @@ def content_identity(
     users = [
         (name, table[at:end]) for name, _, at, end in entries if name not in skipped and not name.startswith(_LEFT_OUT)
     ]
+    if envelope:
+        users = [one for one in users if one[0] != _OWNER]
+        users += [(_OWNER, text_item(owner))] if owner is not None else []
     content_type = None if envelope else properties.content_type
     pieces = [_piece(value) for value in (content_type, *_properties(properties))]
     for name, value in sorted(users):  # a broker may reorder them

@@ -1,8 +1,9 @@
-"""Reads and writes outcome reports, in which consumers report that attempts at returned messages started or succeeded.
+"""Reads and writes outcome reports, in which consumers report that attempts at returned messages started or succeeded,
+or that they have skipped a message of a check queue.
 
 A report is one JSON message with many entries, published to the reports exchange. It is only evidence for the audit: if
-a success is lost, it is presumed after a while unless its start was reported, and a report that arrives twice or late
-changes nothing.
+a success is lost, it is presumed after a while unless its start was reported; without its report, a skipped message is
+missing, and can be recovered. A report that arrives twice or late changes nothing.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tarry.contract.header_reader import FAR_FUTURE_MS
 from tarry.contract.identity import MOST_ROUNDS, is_canonical
+from tarry.core.states import LONGEST_REASON, NOT_WANTED
 
 CONTENT_TYPE = "application/vnd.tarry.outcomes+json"
 MOST_OUTCOMES = 10_000
 LONGEST_CONSUMER = 200
 """Most characters of a consumer's name that are kept."""
-_STARTED, _SUCCEEDED = "started", "succeeded"
+_STARTED, _SUCCEEDED, _SKIPPED = "started", "succeeded", "skipped"
 _ONE = '{"id":"%s","round":%d,"outcome":"succeeded","retry_count":%d,"at_ms":%d,"duration_ms":%d}'
 _START = '{"id":"%s","round":%d,"outcome":"started","at_ms":%d,"consumer":%s}'
 
@@ -50,11 +52,22 @@ class ReportedStart:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportedSkip:
+    """One message of a check queue that is not wanted any more, and does not return."""
+
+    retry_id: str
+    round: int
+    at_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The entries of one report."""
 
     outcomes: list[ReportedOutcome]
     starts: list[ReportedStart]
+    skips: list[ReportedSkip] = field(default_factory=list)
 
 
 class BadReportError(ValueError):
@@ -83,6 +96,14 @@ def report_of(
     return f'{{"outcomes":[{",".join(outcomes)}]}}'.encode() if outcomes else None
 
 
+def report_of_skips(skips: Iterable[ReportedSkip]) -> bytes:
+    rows = [
+        {"id": one.retry_id, "round": one.round, "outcome": _SKIPPED, "at_ms": one.at_ms, "reason": one.reason}
+        for one in skips
+    ]
+    return json.dumps({"outcomes": rows}).encode()
+
+
 def read_report(body: bytes) -> Report:
     """Parse a report. Outcomes of unknown kinds are ignored; anything else that is invalid raises BadReportError."""
     try:
@@ -95,6 +116,7 @@ def read_report(body: bytes) -> Report:
     return Report(
         [_read_outcome(row) for row, kind in zip(rows, kinds, strict=True) if kind == _SUCCEEDED],
         [_read_start(row) for row, kind in zip(rows, kinds, strict=True) if kind == _STARTED],
+        [_read_skip(row) for row, kind in zip(rows, kinds, strict=True) if kind == _SKIPPED],
     )
 
 
@@ -116,13 +138,25 @@ def _read_start(row: Any) -> ReportedStart:
         retry_id=_id(row),
         round=_number(row, "round", MOST_ROUNDS),
         at_ms=_number(row, "at_ms", FAR_FUTURE_MS),
-        consumer=_storable(consumer) if consumer else None,
+        consumer=_storable(consumer, LONGEST_CONSUMER) if consumer else None,
     )
 
 
-def _storable(text: str) -> str:
+def _read_skip(row: Any) -> ReportedSkip:
+    reason = row.get("reason", "")
+    if not isinstance(reason, str):
+        raise BadReportError("`reason` of a skip must be text")
+    return ReportedSkip(
+        retry_id=_id(row),
+        round=_number(row, "round", MOST_ROUNDS),
+        at_ms=_number(row, "at_ms", FAR_FUTURE_MS),
+        reason=_storable(reason, LONGEST_REASON) or NOT_WANTED,
+    )
+
+
+def _storable(text: str, most: int) -> str:
     """Postgres text holds no NUL, and UTF-8 no lone surrogate."""
-    return text[:LONGEST_CONSUMER].replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
+    return text[:most].replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
 
 
 def _id(row: Any) -> str:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import structlog
+
 from tarry.amqp.delivery import Delivery
 from tarry.amqp.field_tables import MOST_OWN, BadTableError, Entry, are_too_many, pick, scan
 from tarry.contract import headers as h
 from tarry.contract.checks import check_delivered_key, check_origin, check_size
 from tarry.contract.deaths import Death, deaths
 from tarry.contract.envelope import Envelope, RequestSource, read_form, stated_origin
-from tarry.contract.header_reader import HeaderReader, RefusalError, sane, sane_moment
+from tarry.contract.header_reader import LONGEST_OWNER, HeaderReader, RefusalError, sane, sane_moment, usable_owner
 from tarry.contract.identity import content_identity, message_id_of, retry_id
 from tarry.contract.message import Acceptance, Form, Origin, Probe, Refused, Request
 from tarry.contract.retry_headers import RetryHeaders, priority_of, read_retry_headers
@@ -21,6 +23,8 @@ from tarry.contract.review import refused
 from tarry.core.decide import Failure
 from tarry.core.names import LONGEST_NAME, Names
 from tarry.core.policy import MOST_RETRIES, ErrorClass, folded
+
+log = structlog.get_logger()
 
 _DEATHS = h.DEATHS.encode()
 
@@ -64,6 +68,7 @@ def _request(
     message_id = _message_id(source, delivery)
     envelope = isinstance(source, Envelope)
     body = source.original_payload if isinstance(source, Envelope) else delivery.body
+    failure = _failure(origin.queue, source, headers, own, speaks_contract=speaks_contract)
     identity = content_identity(
         origin.queue,
         message_id,
@@ -72,6 +77,7 @@ def _request(
         entries,
         contract=speaks_contract,
         envelope=envelope,
+        owner=failure.owner,
     )
     death = source.stamp if isinstance(source, Death) else None
     known_id, deduplicable = _retry_id(own, message_id, origin.queue, identity, death)
@@ -83,7 +89,7 @@ def _request(
         knows_round=own is not None and own.queue == origin.queue,
         message_id=message_id,
         origin=origin,
-        failure=_failure(origin.queue, source, headers, own, speaks_contract=speaks_contract),
+        failure=failure,
         body=body,
         priority=priority_of(own, delivery.properties.priority),
         speaks_contract=speaks_contract,
@@ -173,6 +179,7 @@ def _failure(
         next_retry_at_ms=None if silent else _next_retry_at(envelope, headers),
         priority=headers.word(h.PRIORITY) if speaks_contract else None,
         job_type=headers.word(h.JOB_TYPE) if speaks_contract else None,
+        owner=_owner(queue, envelope, headers) if speaks_contract else None,
     )
 
 
@@ -197,6 +204,15 @@ def _next_retry_at(envelope: Envelope | None, headers: HeaderReader) -> int | No
     if envelope is not None and envelope.next_retry_at_ms is not None:
         return sane_moment(h.NEXT_RETRY_AT, envelope.next_retry_at_ms)
     return headers.moment(h.NEXT_RETRY_AT)
+
+
+def _owner(queue: str, envelope: Envelope | None, headers: HeaderReader) -> str | None:
+    in_envelope = envelope.owner if envelope is not None else None
+    owner = usable_owner(lambda: in_envelope) or headers.owner()
+    if owner is None and (in_envelope or headers.states(h.OWNER)):
+        why = f"it must be text of at most {LONGEST_OWNER} characters without NUL, or a number"
+        log.warning("owner ignored", queue=queue, reason=why)
+    return owner
 
 
 def _error_class(text: str | None) -> ErrorClass | None:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0bretry.proto\x12\x0etarry.contract\"\xdd\x01\n\x0cRetryMessage\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x18\n\x10original_payload\x18\x02 \x01(\x0c\x12\x16\n\x0eoriginal_queue\x18\x03 \x01(\t\x12\x14\n\x0c\x65rror_reason\x18\x04 \x01(\t\x12\x13\n\x0bretry_count\x18\x05 \x01(\x05\x12\x18\n\x0bmax_retries\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\x1d\n\x10next_retry_at_ms\x18\x07 \x01(\x03H\x01\x88\x01\x01\x42\x0e\n\x0c_max_retriesB\x13\n\x11_next_retry_at_msb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x0bretry.proto\x12\x0etarry.contract\"\xec\x01\n\x0cRetryMessage\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x18\n\x10original_payload\x18\x02 \x01(\x0c\x12\x16\n\x0eoriginal_queue\x18\x03 \x01(\t\x12\x14\n\x0c\x65rror_reason\x18\x04 \x01(\t\x12\x13\n\x0bretry_count\x18\x05 \x01(\x05\x12\x18\n\x0bmax_retries\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\x1d\n\x10next_retry_at_ms\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12\r\n\x05owner\x18\x08 \x01(\tB\x0e\n\x0c_max_retriesB\x13\n\x11_next_retry_at_msb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,5 +32,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'retry_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RETRYMESSAGE']._serialized_start=32
-  _globals['_RETRYMESSAGE']._serialized_end=253
+  _globals['_RETRYMESSAGE']._serialized_end=268
 # @@protoc_insertion_point(module_scope)

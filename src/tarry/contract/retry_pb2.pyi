@@ -27,6 +27,7 @@ class RetryMessage(_message.Message):
     RETRY_COUNT_FIELD_NUMBER: _builtins.int
     MAX_RETRIES_FIELD_NUMBER: _builtins.int
     NEXT_RETRY_AT_MS_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     message_id: _builtins.str
     """The application's own id of the message; with the queue it makes the retry id, so a repeated request is noticed."""
     original_payload: _builtins.bytes
@@ -41,6 +42,8 @@ class RetryMessage(_message.Message):
     """Retries after the first failure, within the policy's ceiling; unset means the policy's own."""
     next_retry_at_ms: _builtins.int
     """Not before this moment (milliseconds since 1970, UTC); unset means as the policy says."""
+    owner: _builtins.str
+    """Whom the message belongs to: a user, a tenant, an organisation. Budgets are counted by it."""
     def __init__(
         self,
         *,
@@ -51,10 +54,11 @@ class RetryMessage(_message.Message):
         retry_count: _builtins.int = ...,
         max_retries: _builtins.int | None = ...,
         next_retry_at_ms: _builtins.int | None = ...,
+        owner: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "_next_retry_at_ms", b"_next_retry_at_ms", "max_retries", b"max_retries", "next_retry_at_ms", b"next_retry_at_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "_next_retry_at_ms", b"_next_retry_at_ms", "error_reason", b"error_reason", "max_retries", b"max_retries", "message_id", b"message_id", "next_retry_at_ms", b"next_retry_at_ms", "original_payload", b"original_payload", "original_queue", b"original_queue", "retry_count", b"retry_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries", "_next_retry_at_ms", b"_next_retry_at_ms", "error_reason", b"error_reason", "max_retries", b"max_retries", "message_id", b"message_id", "next_retry_at_ms", b"next_retry_at_ms", "original_payload", b"original_payload", "original_queue", b"original_queue", "owner", b"owner", "retry_count", b"retry_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_retries: _TypeAlias = _typing.Literal["max_retries"]  # noqa: Y015
     _WhichOneofArgType__max_retries: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries"]  # noqa: Y015

@@ -12,6 +12,7 @@ from tarry.amqp.field_tables import array_of, cut, head, integer_entry, text_ent
 from tarry.amqp.properties import Properties
 from tarry.contract import headers as h
 from tarry.contract.identity import message_id_of
+from tarry.contract.layover import leg_entries
 from tarry.contract.message import Origin, Request
 from tarry.contract.retry_headers import priority_text
 from tarry.contract.review import for_review
@@ -35,10 +36,16 @@ def returning(
 ) -> Properties:
     """The properties of the message in the tier: the user's, tarry's headers, and its keys in BCC.
 
-    The keys are those of the itinerary, of a cancellation, of what it can be paused by, and of its destination.
-    `automatic` is False for a retry that an operator asked for: a pause of automatic retries does not hold it.
+    The keys are those of the itinerary, of a cancellation, of its check, of what it can be paused by, and of its
+    destination. If the itinerary does not hold the whole delay, the last three are in a header (see layover).
+    `automatic` is False for a retry that an operator asked for: a pause of automatic retries does not hold it, and
+    nothing is asked about it.
     """
-    failure, priority = request.failure, decision.policy.return_priority
+    failure, priority, way = request.failure, decision.policy.return_priority, decision.itinerary
+    cancel_key = text_item(id_key(request.retry_id, round_))
+    gates, home = _gates(decision.policy.name, failure.job_type, automatic=automatic), _item(destination.key)
+    if automatic and decision.policy.check is not None:
+        gates = _item(decision.policy.check.key) + gates
     since = now_ms if failure.first_failed_ms is None else failure.first_failed_ms
     headers = (
         cut(request.delivery.properties.headers or b"", _cut_for(request), request.entries),
@@ -53,13 +60,9 @@ def returning(
         text_entry(_VIA, "exchange") if destination.kind == "exchange" else b"",
         b"" if priority is None else text_entry(_OWN_PRIORITY, priority_text(request.priority)),
         _contract(request, decision) if request.speaks_contract else b"",
-        array_of(
-            _BCC,
-            _way(decision.itinerary),
-            text_item(id_key(request.retry_id, round_)),
-            _gates(decision.policy.name, failure.job_type, automatic=automatic),
-            _item(destination.key),
-        ),
+        leg_entries(way, 1, cancel_key, gates + home)
+        if way.leg_ms
+        else array_of(_BCC, _way(way), cancel_key, gates, home),
     )
     properties = safe(request.delivery.properties, b"".join(headers))
     properties.priority = request.priority if priority is None else priority
@@ -76,8 +79,11 @@ def fits(properties: Properties, frame_max: int) -> bool:
 def _contract(request: Request, decision: Schedule) -> bytes:
     """Counts for the consumer, and a mark that a later reject of this message may still use the contract."""
     entries = _CONTRACT_FORM + integer_entry(_RETRY_COUNT, decision.retry_count)
-    most = request.failure.max_retries
-    return entries if request.form != "envelope" or most is None else entries + integer_entry(_MAX_RETRIES, most)
+    if request.form != "envelope":
+        return entries
+    most, owner = request.failure.max_retries, request.failure.owner
+    entries += b"" if most is None else integer_entry(_MAX_RETRIES, most)
+    return entries if owner is None else entries + text_entry(_OWNER, owner)
 
 
 def _unwrap(properties: Properties, request: Request) -> None:
@@ -138,14 +144,14 @@ def _raw(*names: str) -> frozenset[bytes]:
 
 _HARMFUL = _raw(*h.BROKERS_OWN)
 _CONTRACT = _HARMFUL | _raw(*h.OF_THIS_FAILURE, h.RETRY_COUNT)
-_ENVELOPE = _CONTRACT | _raw(h.MAX_RETRIES)
+_ENVELOPE = _CONTRACT | _raw(h.MAX_RETRIES, h.OWNER)
 _PREFIXES = (h.OURS.encode(), *(prefix.encode() for prefix in h.BROKERS_OWN_PREFIXES))
 _RAW_USER_ID = h.USER_ID.encode()
 
 _ID, _ROUND, _COUNT, _MOST = head(h.ID), head(h.ROUND), head(h.COUNT), head(h.MOST)
 _DUE, _SINCE, _QUEUE, _EXCHANGE = head(h.DUE), head(h.SINCE), head(h.QUEUE), head(h.EXCHANGE)
 _KEY, _VIA, _RETRY_COUNT, _MAX_RETRIES = head(h.KEY), head(h.VIA), head(h.RETRY_COUNT), head(h.MAX_RETRIES)
-_DEADLINE, _OWN_PRIORITY, _BCC = head(h.DEADLINE), head(h.OWN_PRIORITY), head("BCC")
+_DEADLINE, _OWN_PRIORITY, _OWNER, _BCC = head(h.DEADLINE), head(h.OWN_PRIORITY), head(h.OWNER), head("BCC")
 _CONTRACT_FORM = text_entry(head(h.FORM), "contract")
 
 __all__ = ["ROOM_FOR_DEATHS", "fits", "for_review", "returning"]

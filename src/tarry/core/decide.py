@@ -1,12 +1,18 @@
-"""Decides whether a failed message is retried, after which delay, or goes to review. Pure: `now` is an argument."""
+"""Decides whether a failed message is retried, after which delay, or goes to review. Pure: `now` is an argument.
+
+A guard can turn a decision to schedule into a skip: the message is not wanted any more.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeVar
 
+from tarry.core.budgets import NO_CAPS, Caps
 from tarry.core.durations import humanise
-from tarry.core.ladder import Itinerary, Ladder, itinerary
+from tarry.core.ladder import LONGEST_DELAY, Itinerary, Ladder, itinerary
+from tarry.core.names import Check
 from tarry.core.policy import ErrorClass, Policy
 from tarry.core.windows import HORIZON, Opening, next_opening
 from tarry.errors import DelayTooLongError
@@ -39,6 +45,8 @@ class Failure(NamedTuple):
     next_retry_at_ms: int | None = None
     priority: str | None = None
     job_type: str | None = None
+    owner: str | None = None
+    """Whom the message belongs to: a user, a tenant, an organisation."""
 
 
 class Schedule(NamedTuple):
@@ -53,6 +61,10 @@ class Schedule(NamedTuple):
     due_ms: int
     moved_from_ms: int | None = None
     """When it would be due without the policy's windows, if they moved it."""
+    deferred_from_ms: int | None = None
+    """When it would be due without the policy's budgets, if they deferred it."""
+    budget: str | None = None
+    """The budget that deferred it, in words."""
 
 
 class Review(NamedTuple):
@@ -62,9 +74,21 @@ class Review(NamedTuple):
     error_class: ErrorClass | None
     reason: str
     exhausted: bool = False
+    budget: str | None = None
+    """The budget that had no room for it, in words; None if that is not the reason."""
 
 
-Decision = Schedule | Review
+class Skip(NamedTuple):
+    """The message is not retried, and nobody needs to decide about it: the retry ends here, with its reason."""
+
+    policy: Policy
+    error_class: ErrorClass
+    reason: str
+    budget: str | None = None
+    """As of a review."""
+
+
+Decision = Schedule | Review | Skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +105,23 @@ class Rulebook:
     _openings: dict[str, Opening] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Cached results: there are few queues and delays, and many messages."""
 
+    @property
+    def asks(self) -> bool:
+        """Whether any policy asks about eligibility before a retry is scheduled."""
+        return any(
+            policy.eligibility is not None and policy.eligibility.asks_when_scheduled for policy in self.policies
+        )
+
+    @property
+    def checks(self) -> dict[Check, Policy]:
+        """The checks of messages that are due."""
+        return {policy.check: policy for policy in self.policies if policy.check is not None}
+
+    @property
+    def charges(self) -> bool:
+        """Whether any policy has a budget."""
+        return any(policy.budgets for policy in self.policies)
+
     def policy_for(self, failure: Failure) -> Policy | None:
         """The first policy that matches."""
         whom = (failure.queue, failure.priority, failure.job_type)
@@ -88,6 +129,16 @@ class Rulebook:
             found = next((policy for policy in self.policies if policy.match.fits(*whom)), None)
             return _remember(self._policies, whom, found)
         return self._policies[whom]
+
+    def policies_of_queue(self, queue: str) -> list[Policy]:
+        """Every policy that can apply to messages of this queue: up to the first that applies to all of them."""
+        found: list[Policy] = []
+        for policy in self.policies:
+            if fnmatchcase(queue, policy.match.queue):
+                found.append(policy)
+                if policy.match.priority is None and policy.match.job_type is None:
+                    break
+        return found
 
     def way(self, delay_ms: int, base_ms: int | None) -> Itinerary:
         """The itinerary for a delay; `base_ms` is the part of it that may have its own tier."""
@@ -113,16 +164,18 @@ def _remember(memory: dict[K, V], key: K, value: V) -> V:
     return value
 
 
-def decide(failure: Failure, rules: Rulebook, now_ms: int, draw: float) -> Decision:
-    """Check the error class, the retry count, the delay and the limits, in that order. `draw` is in [0, 1)."""
+def decide(failure: Failure, rules: Rulebook, now_ms: int, draw: float, caps: Caps = NO_CAPS) -> Schedule | Review:
+    """Check the error class, the retry count, the delay and the limits, in that order. `draw` is in [0, 1). `caps` are
+    the most retries of some owners.
+    """
     policy = rules.policy_for(failure)
     if policy is None:
         return Review(None, failure.error_class, f"no policy matches queue {failure.queue!r}")
     error_class = failure.error_class or policy.classify(failure.error_type, failure.error_reason)
     if error_class is ErrorClass.FINAL:
         return Review(policy, error_class, "the error is final: it is not worth a retry")
-    free = error_class is ErrorClass.RATE_LIMITED and _hint(failure, now_ms) is not None
-    most = _most_retries(failure, policy)
+    free = error_class is ErrorClass.RATE_LIMITED and hint_of(failure, now_ms) is not None
+    most = _most_retries(failure, policy, caps.of(failure.owner, policy.name))
     if not free and failure.retry_count >= most:
         return Review(policy, error_class, f"exhausted: {failure.retry_count} of {most} retries spent", exhausted=True)
     if failure.round >= policy.max_rounds:
@@ -140,11 +193,26 @@ def decide(failure: Failure, rules: Rulebook, now_ms: int, draw: float) -> Decis
     return Schedule(policy, error_class, failure.retry_count + (not free), most, way, due_ms, moved_from)
 
 
-def _most_retries(failure: Failure, policy: Policy) -> int:
-    return policy.max_retries if failure.max_retries is None else min(failure.max_retries, policy.ceiling)
+def _most_retries(failure: Failure, policy: Policy, cap: int | None) -> int:
+    most = policy.max_retries if failure.max_retries is None else min(failure.max_retries, policy.ceiling)
+    return most if cap is None else min(most, cap)
 
 
-def _hint(failure: Failure, now_ms: int) -> int | None:
+def latest_due(failure: Failure, policy: Policy, now_ms: int) -> int:
+    """The latest moment at which it may come due: by `max_age`, and by the longest delay."""
+    longest = now_ms + LONGEST_DELAY
+    if policy.max_age is None:
+        return longest
+    return min(longest, _since(failure, now_ms) + policy.max_age)
+
+
+def postponed(decision: Schedule, due_ms: int, rules: Rulebook, now_ms: int) -> Schedule:
+    """The same, due at another moment: never before it, and less than a granule of the ladder later."""
+    way = itinerary(rules.ladder, max(0, due_ms - now_ms), rules.tiers)
+    return decision._replace(itinerary=way, due_ms=now_ms + way.delay_ms)
+
+
+def hint_of(failure: Failure, now_ms: int) -> int | None:
     """The wait that the request asks for, or None: the longer of `retry_after_ms` and `next_retry_at_ms`.
 
     A time in the past asks for nothing; otherwise a rate limit without a wait would loop without ever using an attempt.
@@ -158,10 +226,10 @@ def _hint(failure: Failure, now_ms: int) -> int | None:
 def _way(failure: Failure, policy: Policy, rules: Rulebook, now_ms: int, draw: float, *, free: bool) -> Itinerary:
     """A hint is the minimum for the backoff; for a rate limit it replaces the backoff. Jitter is added to either."""
     base = policy.delay(failure.retry_count)
-    hint = _hint(failure, now_ms)
+    hint = hint_of(failure, now_ms)
     wait = base if hint is None else hint if free else max(base, hint)
-    # Whether a hint close to the ladder's maximum fits must not depend on the jitter draw.
-    most_jitter = min(policy.longest_jitter(wait), max(0, rules.ladder.longest_ms - wait))
+    # Whether a hint close to the maximum is accepted must not depend on the jitter draw.
+    most_jitter = min(policy.longest_jitter(wait), max(0, LONGEST_DELAY - wait))
     jitter = rules.ladder.jitter(most_jitter, draw)
     return rules.way(wait + jitter, wait if wait in rules.tiers else None)
 
@@ -184,5 +252,8 @@ def _too_old(failure: Failure, policy: Policy, now_ms: int, due_ms: int) -> bool
     """Whether a message exceeds `max_age`. A first failure in the future (a wrong clock) must not extend it."""
     if policy.max_age is None:
         return False
-    since = now_ms if failure.first_failed_ms is None else min(failure.first_failed_ms, now_ms)
-    return due_ms - since > policy.max_age
+    return due_ms - _since(failure, now_ms) > policy.max_age
+
+
+def _since(failure: Failure, now_ms: int) -> int:
+    return now_ms if failure.first_failed_ms is None else min(failure.first_failed_ms, now_ms)

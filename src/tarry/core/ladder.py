@@ -2,7 +2,8 @@
 
 A delay is an exact policy tier if there is one, plus a number of granules (125 ms) in octal for the rest. Each digit is
 one wait in the ladder; any number of zeros is skipped. Delays are rounded up: a message is never early. A delay that
-does not fit into the ladder is an error, never a wrong key.
+does not fit into the ladder is made of several *legs*: the message waits as long as the ladder holds, returns to the
+router (a *layover*), and is sent for the rest. A delay of more than a year is an error, never a wrong key.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from tarry.core.durations import format_duration, humanise
+from tarry.core.durations import UNITS, format_duration, humanise
 from tarry.core.names import ENTER_LADDER, Names, digit_key, enter_key, skip_key
 from tarry.errors import DelayTooLongError
 
 JITTER_HOPS = 2
 """Jitter may add at most this many waits."""
+
+LONGEST_DELAY = 366 * UNITS["d"]
+"""A year, in milliseconds, and a day more for a leap year."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,7 @@ class Ladder:
         """The digits of a delay, most significant first, one for each level."""
         if ms > self.longest_ms:
             raise DelayTooLongError(
-                f"A delay of {humanise(ms)} does not fit the ladder, which holds {humanise(self.longest_ms)}: "
-                "shorten the delay, or give the ladder another level in the topology."
+                f"A delay of {humanise(ms)} does not fit the ladder, which holds {humanise(self.longest_ms)}."
             )
         left, found = self.granules(max(ms, 0)), []
         for _ in range(self.levels):
@@ -70,11 +73,17 @@ def _digit_count(number: int, radix: int) -> int:
 
 
 class Itinerary(NamedTuple):
-    """The tiers that a message waits in: at most one policy tier, then ladder digits, most significant first."""
+    """The tiers that a message waits in: at most one policy tier, then ladder digits, most significant first.
+
+    If the delay does not fit, they are the tiers of its first leg.
+    """
 
     tier_ms: int | None
     digits: tuple[int, ...]
     delay_ms: int
+    """The whole delay, including all later legs."""
+    leg_ms: int = 0
+    """How long the first leg takes, if others follow; 0 if these tiers hold the whole delay."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -94,6 +103,16 @@ class Itinerary(NamedTuple):
         rest = [ladder.ttl(top - place, digit) for place, digit in enumerate(self.digits) if digit]
         return tuple(format_duration(ms) for ms in ([self.tier_ms] if self.tier_ms is not None else []) + rest)
 
+    def legs(self, ladder: Ladder) -> tuple[int, ...]:
+        """How long each leg takes, in milliseconds, if the router sends it on without delay."""
+        found, left = [self.leg_ms], self.delay_ms - self.leg_ms
+        if not self.leg_ms:
+            return (left,)
+        while left > ladder.longest_ms:
+            found.append(ladder.longest_ms)
+            left -= ladder.longest_ms
+        return (*found, left)
+
 
 def itinerary(ladder: Ladder, delay_ms: int, tiers: Collection[int], base_ms: int | None = None) -> Itinerary:
     """The cheapest itinerary: the delay's tier, else the tier of `base_ms` and the ladder, else the ladder alone."""
@@ -101,7 +120,15 @@ def itinerary(ladder: Ladder, delay_ms: int, tiers: Collection[int], base_ms: in
     if tier is None or tier not in tiers or tier > delay_ms:
         tier = None
     rest = max(delay_ms, 0) - (tier or 0)
-    return Itinerary(tier, ladder.digits(rest), (tier or 0) + ladder.granules(rest) * ladder.granularity_ms)
+    whole, longest = (tier or 0) + ladder.granules(rest) * ladder.granularity_ms, ladder.longest_ms
+    if rest <= longest:
+        return Itinerary(tier, ladder.digits(rest), whole)
+    if delay_ms > LONGEST_DELAY:
+        raise DelayTooLongError(
+            f"A delay of {humanise(delay_ms)} is longer than a year ({humanise(LONGEST_DELAY)}), the most that a "
+            "message can wait: shorten it."
+        )
+    return Itinerary(tier, ladder.digits(longest), whole, (tier or 0) + longest)
 
 
 def first_queue(way: Itinerary, names: Names, ladder: Ladder) -> str:

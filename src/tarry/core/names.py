@@ -27,11 +27,14 @@ LONGEST_RELAYED_NAME = 240
 ENTER_LADDER = "~in:ladder"
 NO_TIER = "~nowhere"
 """A routing key that no tier has."""
+LAYOVER = "~layover"
+"""The key of a message whose delay is longer than its tiers hold: it leads to the router, not to its destination."""
 
 LONGEST_GATE_WORD = 120
 """Bytes. The key of a policy or job type with a longer name contains a hash of it: a held queue is named by the key."""
 
 _ID = f"{RESERVED}id:"
+_CHECK = f"{RESERVED}check:"
 _DESTINATION = (f"{RESERVED}to:", f"{RESERVED}to#", f"{RESERVED}via:", f"{RESERVED}via#")
 
 DEFAULT_PREFIX = "retry."
@@ -105,11 +108,55 @@ _EXCHANGE_LABEL = "exchange:"
 @lru_cache(maxsize=4_096)
 def _way_home(kind: str, name: str) -> str:
     verb = "to" if kind == "queue" else "via"
-    word = name.replace("%", "%25").replace(".", "%2E") if kind == "exchange" else name
+    word = _one_word(name) if kind == "exchange" else name
     key = f"{RESERVED}{verb}:{word}"
     if len(key.encode()) > LONGEST_NAME:
         return f"{RESERVED}{verb}#{hashlib.sha256(name.encode()).hexdigest()}"
     return key
+
+
+def event_key(state: str, policy: str | None, queue: str | None) -> str:
+    """The routing key of an event: `scheduled.invoices.orders.eu`. A queue keeps its dots and a policy does not, so
+    the queue begins with the third word. In a key that would be too long, a hash replaces the queue.
+    """
+    if queue is not None and queue.startswith(WEBHOOKS):
+        state = OF_WEBHOOK
+    word = NOT_KNOWN if policy is None else _one_word(policy)
+    key = f"{state}.{word}.{NOT_KNOWN if queue is None else queue}"
+    if len(key.encode()) > LONGEST_NAME:
+        return f"{state}.{word}.{RESERVED}{hashlib.sha256((queue or '').encode()).hexdigest()}"
+    return key
+
+
+NOT_KNOWN = "-"
+"""In the key of an event: it has no policy, or no queue."""
+
+WEBHOOKS = "tarry-webhooks."
+"""The beginning of the names of webhooks' queues. They are attached to tarry, so they are outside its prefix."""
+
+OF_WEBHOOK = "webhook"
+"""The first word of the key of an event about a webhook's own queue, so that no webhook is bound to it."""
+
+
+def event_patterns(state: str, queues: str) -> list[str]:
+    """Binding keys on the topic exchange that match at least the events in a state about the queues that a glob
+    matches. Of a queue with a very long name, only those of the name itself, or of `*`.
+    """
+    literal = re.split(r"[*?\[]", queues, maxsplit=1)[0]
+    if literal == queues:
+        hashed = f"{RESERVED}{hashlib.sha256(queues.encode()).hexdigest()}"
+        of_queue = [queues] if len(queues.encode()) <= ALWAYS_IN_KEY else [queues, hashed]
+        return [f"{state}.*.{word}" for word in of_queue]
+    words = literal.rpartition(".")[0]
+    return [f"{state}.*.{words}.#" if words else f"{state}.#"]
+
+
+ALWAYS_IN_KEY = 50
+"""Bytes. With a longer queue name the key may contain a hash instead, if the policy's name is long too."""
+
+
+def _one_word(name: str) -> str:
+    return name.replace("%", "%25").replace(".", "%2E")
 
 
 GateKind = Literal["automatic-retries", "policy", "job-type"]
@@ -174,19 +221,37 @@ def _gate_key(kind: GateKind, name: str) -> str:
     stem = f"{RESERVED}{_GATE_WORDS[kind]}"
     if kind == "automatic-retries":
         return stem
-    word = name.replace("%", "%25").replace(".", "%2E")
+    word = _one_word(name)
     if len(word.encode()) > LONGEST_GATE_WORD:
         return f"{stem}#{hashlib.sha256(name.encode()).hexdigest()}"
     return f"{stem}:{word}"
 
 
+class Check(NamedTuple):
+    """The check of one policy's messages when they are due: they wait in its check queue for an answer."""
+
+    policy: str
+    wait_ms: int
+    """How long the queue waits for an answer; part of its name, as with tiers."""
+
+    @property
+    def key(self) -> str:
+        """`~check:1m:invoices`: one bindable word. Dots are encoded."""
+        return f"{_CHECK}{format_duration(self.wait_ms)}:{self.policy.replace('.', '%2E')}"
+
+
+def is_check_key(key: str) -> bool:
+    """Whether it is the key of a `Check`."""
+    return key.startswith(_CHECK)
+
+
 AUTOMATIC = Gate("automatic-retries")
 _GATE_STEMS = tuple(f"{RESERVED}{_GATE_WORDS[kind]}{sign}" for kind in GATE_KINDS[1:] for sign in ":#")
 
-Family = Literal["tier", "ladder", "relay", "held", "gate", "probe"]
+Family = Literal["tier", "ladder", "relay", "held", "gate", "check", "probe"]
 """The kinds of queues of which there can be many."""
 
-Kind = Literal[Family, "scheduled", "review", "audit", "cancelled", "unroutable"]
+Kind = Literal[Family, "scheduled", "review", "audit", "cancelled", "unroutable", "layover", "events"]
 
 _STEMS: dict[Family, str] = {
     "tier": "delay.",
@@ -194,10 +259,12 @@ _STEMS: dict[Family, str] = {
     "relay": "relay.",
     "held": "held.",
     "gate": "held~",
+    "check": "check.",
     "probe": "probe.",
 }
 _DELAY = re.compile(r"[0-9]+(?:ms|s|m|h)")
 _LEVEL_AND_DELAY = re.compile(rf"([0-9]+)\.({_DELAY.pattern})")
+_WAIT_AND_POLICY = re.compile(rf"({_DELAY.pattern})\.(.+)")
 
 
 class ParsedName(NamedTuple):
@@ -214,6 +281,10 @@ class ParsedName(NamedTuple):
     """
     token: str | None = None
     """Of a probe queue."""
+    policy: str | None = None
+    """Of a check queue."""
+    wait: str | None = None
+    """Of a check queue: how long messages wait there for an answer, as written in the name."""
 
 
 def default_scheduled(prefix: str) -> str:
@@ -265,6 +336,15 @@ class Names:
     def arrive(self) -> str:
         return f"{self.prefix}arrive"
 
+    @property
+    def check_gate(self) -> str:
+        """The exchange where messages that are due go to the check queue of their policy."""
+        return f"{self.prefix}gate.check"
+
+    def check_queue(self, policy: str, wait: int | str) -> str:
+        """The queue where the messages of a policy wait until a consumer has decided; the wait as for `tier`."""
+        return f"{self.stem('check')}{_delay_text(wait)}.{policy}"
+
     def gate(self, kind: GateKind) -> str:
         """The exchange where returning messages are held by their policy, their job type, or as automatic retries."""
         return f"{self.prefix}gate.{_GATE_WORDS[kind]}"
@@ -304,6 +384,34 @@ class Names:
     @property
     def unroutable(self) -> str:
         return f"{self.prefix}unroutable"
+
+    @property
+    def layover(self) -> str:
+        """The queue of messages that have waited as long as the ladder holds; the router sends them for the rest."""
+        return f"{self.prefix}layover"
+
+    @property
+    def events(self) -> str:
+        """The topic exchange of events."""
+        return f"{self.prefix}events"
+
+    @property
+    def events_stream(self) -> str:
+        """The stream that keeps all events for a time."""
+        return f"{self.prefix}events.stream"
+
+    def webhook_queue(self, webhook: str) -> str:
+        """The queue of the deliveries of one webhook. A webhook's name has no dot, so no two names are equal."""
+        return f"{self._webhooks}{webhook}"
+
+    def webhook_of(self, queue: str) -> str | None:
+        """The webhook of this installation that a queue belongs to; None for any other queue."""
+        name = queue.removeprefix(self._webhooks)
+        return name if name and name != queue and "." not in name else None
+
+    @property
+    def _webhooks(self) -> str:
+        return f"{WEBHOOKS}{self.prefix.rstrip('.')}."
 
     @property
     def applied(self) -> str:
@@ -379,7 +487,7 @@ class Names:
 
     def is_taken(self, name: str) -> bool:
         """Whether the queue of requests and the review queue must not have this name: another queue may have it."""
-        fixed = (self.audit, self.cancelled, self.unroutable, self.relay)
+        fixed = (self.audit, self.cancelled, self.unroutable, self.layover, self.relay, self.events_stream)
         return name in fixed or name.startswith(tuple(self.stem(family) for family in _STEMS if family != "probe"))
 
     def has_prefix(self, name: str) -> bool:
@@ -391,6 +499,10 @@ class Names:
     def is_ours(self, name: str) -> bool:
         """Whether a name belongs to tarry or to the broker; such a queue is never a destination."""
         return name.startswith((self.prefix, "amq.")) or name in ("", self.scheduled, self.review_queue)
+
+    def is_users(self, name: str) -> bool:
+        """Whether it can be a queue of the user's, to be attached: not tarry's, the broker's, or a webhook's."""
+        return not self.is_ours(name) and not name.startswith(WEBHOOKS)
 
 
 def _delay_text(delay: int | str) -> str:
@@ -404,6 +516,8 @@ def _parse(names: Names, queue: str) -> ParsedName | None:
         names.audit: ParsedName("audit"),
         names.cancelled: ParsedName("cancelled"),
         names.unroutable: ParsedName("unroutable"),
+        names.layover: ParsedName("layover"),
+        names.events_stream: ParsedName("events"),
         names.scheduled: ParsedName("scheduled"),
         names.review_queue: ParsedName("review"),
     }
@@ -422,6 +536,9 @@ def _parse_member(family: Family, rest: str) -> ParsedName | None:
         return ParsedName("ladder", delay=found[2], level=int(found[1])) if found else None
     if family == "probe":
         return ParsedName("probe", token=rest)
+    if family == "check":
+        check = _WAIT_AND_POLICY.fullmatch(rest)
+        return ParsedName("check", wait=check[1], policy=check[2]) if check else None
     if family == "gate":
         label = f"{RESERVED}{rest}"
         return ParsedName("gate", label=label) if is_gate_key(label) else None

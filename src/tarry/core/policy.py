@@ -17,10 +17,14 @@ from pydantic import (
     model_validator,
 )
 
+from tarry.core.breaker import Breaker
+from tarry.core.budgets import SHORTEST_MS, Budget, Unit
 from tarry.core.duration_field import Duration
 from tarry.core.durations import format_duration, parse_duration
+from tarry.core.eligibility import Eligibility
 from tarry.core.globs import Effort, covers
 from tarry.core.model import Model
+from tarry.core.names import Check
 from tarry.core.windows import Window, longest_wait_ms
 
 MOST_RETRIES = 1_000
@@ -213,6 +217,36 @@ class Policy(Model):
         json_schema_extra=_one_or_list,
         description="At which times messages may return; if there are several windows, all of them must be open.",
     )
+
+    eligibility: Eligibility | None = Field(
+        None,
+        description="Whether a message is still wanted: an endpoint is asked before a retry is scheduled, or an "
+        "endpoint or a consumer before it returns.",
+    )
+
+    budgets: Annotated[tuple[Budget, ...], BeforeValidator(_as_list)] = Field(
+        (),
+        alias="budget",
+        json_schema_extra=_one_or_list,
+        description="How many retries may come due in an hour, a day or a month; if there are several budgets, all of "
+        "them must have room.",
+    )
+    cost: int = Field(1, ge=1, le=1_000_000, description="What one retry counts in a budget whose unit is cost.")
+
+    max_rate: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="At most so many returns a second to each queue of the policy; the rest is held, in order. If "
+        "several policies apply to a queue, the lowest counts for all its messages.",
+    )
+
+    breaker: Breaker | None = Field(
+        None,
+        description="When a queue of the policy gets no returns, because too many of them fail again. If several "
+        "policies apply to a queue, the first with a breaker decides for all its messages.",
+    )
+
     max_rounds: int = Field(
         1_000, ge=1, le=1_000_000, description="Total rounds, including those that use no attempt; then review."
     )
@@ -248,11 +282,43 @@ class Policy(Model):
             raise ValueError("give either `schedule` (a list) or `backoff` (base, factor, cap), and not both")
         if self.max_retries_ceiling is not None and self.max_retries_ceiling < self.max_retries:
             raise ValueError(f"max_retries_ceiling {self.max_retries_ceiling} is below max_retries {self.max_retries}")
+        if self.max_rate is not None and self.return_to == "exchange":
+            raise ValueError(
+                'max_rate limits the returns to a queue, and with return_to = "exchange" the queue is not known: '
+                "remove one of them, or limit the exchange with `tarry throttle exchange:NAME`"
+            )
+        if self.breaker is not None and self.return_to == "exchange":
+            raise ValueError(
+                'a breaker holds the returns to a queue, and with return_to = "exchange" the queue is not known: '
+                "remove one of them"
+            )
+        self._check_budgets()
         return self
+
+    def _check_budgets(self) -> None:
+        for place, budget in enumerate(self.budgets):
+            what = f"the budget of {budget.describe()}"
+            if any(budget.identity == other.identity for other in self.budgets[:place]):
+                raise ValueError(f"{what} counts the same as an earlier one: keep the one with the lower limit")
+            if self.charge_of(budget) > budget.limit:
+                raise ValueError(f"{what} has no room for one retry of cost {self.cost}: raise its limit")
+            if budget.spread > SHORTEST_MS[budget.every]:
+                most = format_duration(SHORTEST_MS[budget.every])
+                raise ValueError(f"{what} has a spread that may be longer than its period: use at most {most}")
+
+    @property
+    def check(self) -> Check | None:
+        """The check of its messages when they are due; None if nothing is asked then."""
+        rule = self.eligibility
+        return Check(self.name, rule.answer_within) if rule is not None and rule.asks_when_due else None
 
     @property
     def ceiling(self) -> int:
         return self.max_retries if self.max_retries_ceiling is None else self.max_retries_ceiling
+
+    def charge_of(self, budget: Budget) -> int:
+        """What one retry counts in this budget."""
+        return self.cost if budget.unit is Unit.COST else 1
 
     def delay(self, retry_count: int) -> int:
         """The delay in milliseconds after `retry_count` retries were used, before jitter."""

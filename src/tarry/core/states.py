@@ -26,6 +26,15 @@ class State(StrEnum):
     """It came due and its destination did not exist."""
     DISCARDED = "discarded"
     """An operator discarded it, or wrote it off as lost, with a reason."""
+    SKIPPED = "skipped"
+    """A rule of its policy ended it, with a reason: its message is not wanted any more."""
+
+
+LONGEST_REASON = 500
+"""Characters of the reason of a skip that are kept."""
+
+NOT_WANTED = "not eligible"
+"""The reason of a skip, if none is given."""
 
 
 class Note(StrEnum):
@@ -33,8 +42,12 @@ class Note(StrEnum):
 
     DUPLICATE = "duplicate"
     OVERDUE = "overdue"
+    MISSING = "missing"
+    """Nothing on the broker can contain it, at two audit passes in a row."""
     RECOVERED = "recovered"
     STARTED = "started"
     """A consumer began an attempt after its success had been presumed."""
     STUCK = "stuck"
     """An attempt without an outcome was recovered: retried, or sent to review."""
+    LAYOVER = "layover"
+    """A leg of a delay that is longer than the ladder holds was sent."""

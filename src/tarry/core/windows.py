@@ -108,6 +108,9 @@ def _known_zone(name: str) -> str:
     return name
 
 
+Zone = Annotated[str, AfterValidator(_known_zone)]
+"""The name of a time zone."""
+
 _TEXT = {"type": "string", "examples": ["mon-fri 08:00-20:00", "sat,sun", "22:00-06:00"]}
 
 Spans = Annotated[
@@ -125,9 +128,7 @@ class Window(Model):
         None, description='Messages return at these times only: days and times of day, as in "mon-fri 08:00-20:00".'
     )
     never: Spans | None = Field(None, description="Messages do not return at these times.")
-    zone: Annotated[str, AfterValidator(_known_zone)] = Field(
-        "UTC", description="The time zone of these times, as in Europe/Zagreb."
-    )
+    zone: Zone = Field("UTC", description="The time zone of these times, as in Europe/Zagreb.")
     spread: Duration = Field(
         0, description="Messages that wait for an opening return at a random moment within this time after it."
     )
@@ -155,8 +156,8 @@ class Window(Model):
                 if day.weekday() in span.days:
                     yield from _moments(day, span.start, zone)
                     yield from _moments(day, span.end, zone)
-        if _offset(after_ms, zone) != _offset(until, zone):
-            yield _clock_change(after_ms, until, zone)
+        if offset_at(after_ms, zone) != offset_at(until, zone):
+            yield clock_change(after_ms, until, zone)
 
     def at(self, at_ms: int) -> str:
         """The moment on the clocks of its zone: `Sat 2026-03-28 23:10`."""
@@ -176,7 +177,7 @@ def _local(at_ms: int, zone: ZoneInfo) -> datetime:
     return datetime.fromtimestamp(at_ms // 1000, zone)
 
 
-def _offset(at_ms: int, zone: ZoneInfo) -> timedelta | None:
+def offset_at(at_ms: int, zone: ZoneInfo) -> timedelta | None:
     return _local(at_ms, zone).utcoffset()
 
 
@@ -187,13 +188,13 @@ def _moments(day: date, minutes: int, zone: ZoneInfo) -> Iterator[int]:
         yield round(shown.replace(tzinfo=zone, fold=fold).astimezone(UTC).timestamp() * 1000)
 
 
-def _clock_change(before_ms: int, after_ms: int, zone: ZoneInfo) -> int:
+def clock_change(before_ms: int, after_ms: int, zone: ZoneInfo) -> int:
     """The first moment of the new offset, in whole seconds."""
     low, high = before_ms // 1000, -(-after_ms // 1000)
-    old = _offset(before_ms, zone)
+    old = offset_at(before_ms, zone)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _offset(middle * 1000, zone) == old else (low, middle)
+        low, high = (middle, high) if offset_at(middle * 1000, zone) == old else (low, middle)
     return high * 1000
 
 

@@ -32,6 +32,9 @@ PREFIX = "/api/v1"
 TIMEOUT = 60.0
 """Seconds for a response: longer than the service takes to report its own timeout."""
 
+SILENCE = 60.0
+"""Seconds without a byte after which a stream is taken to be dead: the service sends a comment every 15 seconds."""
+
 PAUSE = 0.5
 """Seconds before a request is repeated, if the service does not say."""
 
@@ -74,6 +77,25 @@ class ApiClient:
         """With an idempotency key, so that a repeated request is carried out once."""
         key = {"Idempotency-Key": secrets.token_hex(16)}
         return await self._until_answered("POST", path, headers=key, json=_set_only(body))
+
+    async def open_stream(
+        self, path: str, parameters: Parameters | None = None, headers: Mapping[str, str] | None = None
+    ) -> ServerEvents:
+        """Server-sent events; the caller closes them."""
+        given = {"X-Requested-By": self.person, **(headers or {})}
+        if self.token:
+            given["Authorization"] = f"Bearer {self.token}"
+        request = self.http.build_request(
+            "GET", path, params=_set_only(parameters), headers=given, timeout=httpx.Timeout(TIMEOUT, read=SILENCE)
+        )
+        try:
+            response = await self.http.send(request, stream=True)
+            if not response.is_success:
+                await response.aread()
+                self._read(response)
+        except httpx.HTTPError as error:
+            raise ApiError(f"No answer from {self.at.place}: {_reason(error)}.") from error
+        return ServerEvents(self.at, response)
 
     async def _until_answered(self, method: str, path: str, **request: Any) -> Any:
         """Repeats the request while the service asks for that, or closes the connection without a response."""
@@ -129,6 +151,30 @@ class ApiClient:
         if problem.get("code") == Code.CHECK_UNAVAILABLE:
             return CheckUnavailableError(detail)
         return ERRORS.get(status, ApiError)(detail)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvents:
+    """A response of server-sent events."""
+
+    at: Url
+    response: httpx.Response
+
+    async def messages(self) -> AsyncIterator[tuple[str, str]]:
+        """Id and data of each; raises if the service ends the connection without ending the response."""
+        id_ = ""
+        try:
+            async for line in self.response.aiter_lines():
+                name, _, value = line.partition(": ")
+                if name == "id":
+                    id_ = value
+                elif name == "data":
+                    yield id_, value
+        except httpx.HTTPError as error:
+            raise ApiError(f"{self.at.place} ended the stream of events: {_reason(error)}.") from error
+
+    async def aclose(self) -> None:
+        await self.response.aclose()
 
 
 class _AgainError(ApiError):

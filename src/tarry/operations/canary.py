@@ -4,7 +4,7 @@ The rules are pure functions: the data of the audit and the broker is passed in.
 
 * A canary fails if more than a tenth of its messages fail again.
 * It passes once every message has an outcome: its consumer reported success, it was cancelled, or it is one of the
-  few that failed again.
+  few that failed again. If all were cancelled, another canary is released.
 * Without reports it passes once the usual time to fail has passed and its queue has acknowledged it. The broker does
   not report which messages were acknowledged, so one of these must be observed:
   - The queue was empty, with nothing unacknowledged, after the canary had arrived in it; and it has a consumer, or its
@@ -34,8 +34,15 @@ from tarry.tasks import in_thread
 CANARIES = (1, 10, 100)
 """How many messages are released in each stage before the rest."""
 
+PROBE = (1,)
+"""The same for the release of a breaker, whose rate then grows from 1 a second."""
+
 TOLERATED = 0.1
 """The share of a canary that may fail again."""
+
+
+def canaries_of(paused: PausedDestination) -> tuple[int, ...]:
+    return PROBE if paused.by_breaker else CANARIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,7 @@ class CanaryProgress:
     """Messages that have left the held queue: returned to their destination, or cancelled on the way."""
     reported: int
     cancelled: int
+    """Cancelled or skipped: their destination does not get them."""
     looked: bool
     """Whether the minimum observation time (`observe`) has passed."""
     watched: bool
@@ -104,6 +112,11 @@ def has_failed(parts: Sequence[CanaryProgress]) -> bool:
 def is_reported(parts: Sequence[CanaryProgress]) -> bool:
     """Whether every message has an outcome, and the minimum observation time has passed."""
     return bool(parts) and all(part.looked and not part.open for part in parts)
+
+
+def is_void(parts: Sequence[CanaryProgress]) -> bool:
+    """Whether every message was cancelled or skipped: it tells nothing about the destination; another one is needed."""
+    return bool(parts) and all(part.cancelled == part.size for part in parts)
 
 
 def is_acknowledged(part: CanaryProgress, baseline: Baseline, reading: QueueReading) -> bool:
@@ -153,7 +166,7 @@ class CanaryQueues:
 
     async def read_baselines(self, queues: Iterable[str]) -> None:
         """Called before the release. A queue that cannot be read now is read while the canary is watched."""
-        self.baselines = {}
+        self.baselines, self._read_late = {}, {}
         for queue in queues:
             try:
                 reading = await read_queue(self.context, queue)

@@ -24,7 +24,7 @@ from tarry.contract.header_reader import RefusalError
 from tarry.contract.identity import MOST_ROUNDS
 from tarry.contract.retry_headers import read_retry_headers
 from tarry.errors import BrokerUnreachableError
-from tarry.operations.canary import CanaryProgress, CanaryQueues, has_failed, is_reported
+from tarry.operations.canary import CanaryProgress, CanaryQueues, has_failed, is_reported, is_void
 from tarry.operations.context import OperatorContext
 from tarry.operations.held_queue import HeldQueue
 from tarry.operations.intake import read_intake
@@ -55,6 +55,8 @@ class CanaryStage:
     goes_on: Callable[[], Awaitable[bool]]
     """Whether the release is still wanted."""
     members: list[Member] = field(default_factory=list)
+    is_void: bool = False
+    """Whether all of its messages were cancelled: it tells nothing about the destination, and another one is needed."""
     _returned_at: float | None = None
     _searched_at: float = float("-inf")
     _reported: bool = False
@@ -72,6 +74,7 @@ class CanaryStage:
         The canary is stored first, so that another process can continue after a crash. Messages that are not tarry's
         own are released on the way: nothing can be observed of them, so they are not the canary.
         """
+        self.members, self._returned_at, self._reported = [], None, False
         while not self.members:
             async with self._outflow(size) as held_queue:
                 taken = await held_queue.take_last(size)
@@ -101,6 +104,7 @@ class CanaryStage:
                 await self._fail(sum(part.failed for part in parts))
                 return False
             if is_reported(parts) or acknowledged:
+                self.is_void = is_void(parts)
                 return True
             await asyncio.sleep(LOOK_EVERY)
             if not self._has_returned(parts):
@@ -148,7 +152,7 @@ class CanaryStage:
         self._searched_at = _now()
 
     async def _release(self, held_queue: HeldQueue, deliveries: Sequence[Delivery]) -> None:
-        await held_queue.release(deliveries, self.paused.rate or 1)
+        await held_queue.release(deliveries, self.paused.effective_rate)
         if not held_queue.consumer.link.is_open:
             raise BrokerUnreachableError("The connection to the broker ended while a canary was released.")
 
@@ -166,15 +170,18 @@ class CanaryStage:
 
     async def _tell(self, reason: str) -> None:
         label, size = self.paused.label, len(self.members)
-        which = command_arguments(self.paused.holder)
-        problem = (
-            f"the canary of {size} has not passed: {reason}. The release continues when it passes. "
-            f"To release the rest without a canary: tarry resume {which}. To keep the rest: tarry pause {which}."
-        )
+        problem = f"the canary of {size} has not passed: {reason}. The release continues when it passes. {self._remedy}"
         await self.context.store.change("canary_waits", destination=label, problem=problem)
         if not self._reported:
             log.warning("canary not passed, the rest stays held", destination=label, size=size, reason=reason)
         self._reported = True
+
+    @property
+    def _remedy(self) -> str:
+        which = command_arguments(self.paused.holder)
+        if self.paused.by_breaker:
+            return f"To release the rest without a canary: tarry breakers close {which} --reason '…'."
+        return f"To release the rest without a canary: tarry resume {which}. To keep the rest: tarry pause {which}."
 
     def _outflow(self, prefetch: int) -> AbstractAsyncContextManager[HeldQueue]:
         """Open only while needed: brokers close a channel that has had unacknowledged messages for half an hour."""

@@ -123,6 +123,7 @@ def not_now(one: WaitingRetry, who: str) -> ConflictError | None:
 
 _HINTS: dict[str, str] = {
     State.IN_REVIEW: " (see `tarry review`)",
+    State.SKIPPED: " (a rule of its policy ended it: see `tarry history`)",
     State.UNROUTABLE: " (its destination does not exist; the service redrives it when it does)",
 }
 

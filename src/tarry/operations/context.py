@@ -40,6 +40,8 @@ class OperatorLimits:
     """Maximum of cancels and retry-nows in progress on a broker before 3.11: more slow down its direct exchanges."""
     stuck_after: timedelta | None = timedelta(minutes=30)
     """How long an attempt may run without an outcome before it is stuck, unless its policy says otherwise."""
+    private_webhooks: bool = False
+    """Whether all webhooks may go to private addresses."""
     longest_watch: timedelta = timedelta(minutes=15)
     """Upper limit of the usual time to fail for which a canary is watched; same as the default of `presume_after`."""
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import structlog
 
 from tarry.amqp.management import Management
-from tarry.core.names import GATE_KINDS, Destination
-from tarry.errors import BrokerError
+from tarry.core.names import GATE_KINDS, Destination, is_gate_key
+from tarry.errors import BrokerError, ControlError, NotFoundError
 from tarry.operations.context import OperatorContext
 from tarry.tasks import in_thread
 
@@ -52,3 +52,28 @@ async def held_on_broker(context: OperatorContext) -> set[str]:
         return set()
     labels = (names.destination_label(one["destination"]) for one in found)
     return {label for label in labels if label is not None}
+
+
+async def matching_destinations(context: OperatorContext, pattern: str) -> list[str]:
+    """The destinations that match a pattern now. A plain name must be a known destination: it may be mistyped."""
+    bound = await bound_on_broker(context)
+    known = (bound or set()) | await seen_in_store(context)
+    if is_glob(pattern):
+        return [label for label in matching(pattern, known) if can_be_held(label)]
+    if is_gate_key(pattern):
+        raise ControlError(f"{pattern!r} cannot be paused: names that begin so stand for policies and job types.")
+    if not can_be_held(pattern):
+        raise ControlError(
+            f"{pattern[:60]!r}… cannot be paused: with a name this long, its held queue cannot be named."
+        )
+    if bound is not None and pattern not in known:
+        raise NotFoundError(
+            f"No retry ever went to {pattern!r}, and it is not attached: see `tarry attach --list`. "
+            f"To pause destinations that appear later, use a glob, as in '{pattern}*'."
+        )
+    return [pattern]
+
+
+def can_be_held(label: str) -> bool:
+    """Whether a held queue can be named after this destination."""
+    return Destination.of_label(label).can_have_relay and not is_gate_key(label)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import binascii
 import json
+import os
 import time
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -22,13 +24,24 @@ from tarry.amqp.properties import Properties
 from tarry.amqp.url import Address
 from tarry.contract import headers as h
 from tarry.contract.envelope import json_problem
-from tarry.core.decide import Failure
+from tarry.contract.message import Request
+from tarry.core.budgets import NO_CAPS, Budget, Caps, Per, Slot
+from tarry.core.decide import Decision, Failure, Schedule, Skip
+from tarry.core.eligibility import OnError
 from tarry.core.json_types import DOCUMENTED
 from tarry.core.ladder import Itinerary, Ladder
 from tarry.core.names import Names
 from tarry.core.policy import Policy
-from tarry.errors import MissingOnBrokerError, SettingsError
-from tarry.router.explain import Explanation, explain
+from tarry.errors import AuditError, MissingOnBrokerError, SettingsError
+from tarry.operations.breaker import breaker_of
+from tarry.operations.budgets import read_caps
+from tarry.router.budgets import Budgets
+from tarry.router.eligibility import HttpClient, NoAnswerError
+from tarry.router.explain import Explanation, Question, explain
+from tarry.router.plan import RoutePlan
+from tarry.store.claims import charge_parameters, charged
+from tarry.store.database import PostgresPool
+from tarry.store.rows import Charge, Charged
 from tarry.topology.model import Topology
 from tarry.topology.record import TopologySource
 
@@ -40,18 +53,40 @@ _INTEGERS = ("delivery_mode", "priority", "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainedBudget:
+    """A budget that a message would count in, in the period in which it would come due without budgets."""
+
+    __pydantic_config__ = DOCUMENTED
+
+    budget: str
+    """Its limit, by the policy."""
+    subject: str
+    """The owner or the queue; empty for a budget per policy."""
+    over: str
+    """What becomes of a retry for which there is no room: `defer`, `review` or `skip`."""
+    period_begins: str
+    period_ends: str
+    used: int | None
+    """null if it is not known here: the topology files do not have it."""
+    limit: int
+    """With the exception of the owner, if it is known."""
+
+
+@dataclass(frozen=True, slots=True)
 class Explained:
     """What would become of one message, and why. Lists have one value, or two if jitter makes a difference."""
 
     __pydantic_config__ = DOCUMENTED
 
     outcome: str
-    """`schedule` or `review`."""
+    """`schedule`, `review` or `skip`."""
     reason: str | None
-    """Why it would go to review."""
+    """Why it would go to review, or be skipped."""
     form: str | None
     """How the request was read."""
     queue: str | None
+    owner: str | None
+    """Whom the message belongs to, as it says."""
     policy: str | None
     policy_why: str
     error_class: str | None
@@ -64,12 +99,24 @@ class Explained:
     window_why: str
     """How the policy's windows moved the due time; empty if they did not."""
     itinerary: list[list[str]]
-    """The queues that it would wait in."""
+    """The queues that it would wait in; of a delay that takes several legs, those of the first."""
+    legs_ms: list[list[int]]
+    """How long each leg takes, if the delay is longer than the ladder holds; otherwise empty."""
     due: list[str]
     returns_to: str | None
     return_priority: int | None
     """The AMQP priority that it would return with; null if it has none."""
     priority_why: str
+    eligibility: str
+    """What the policy's eligibility endpoint would be asked, or has answered; empty if the policy has none."""
+    budgets: list[ExplainedBudget]
+    """The budgets that it would count in."""
+    budget_why: str
+    """What they would make of it; empty if there are none."""
+    max_rate: int | None
+    """The most returns a second to its queue by the policies of that queue; null if they set no limit."""
+    breaker: str
+    """When the breaker of its queue opens; empty if its policies have none."""
     review_queue: str
     topology: TopologySource
 
@@ -102,19 +149,33 @@ class PolicySchedule:
     """The AMQP priority of a returning message; null if it keeps its own."""
     windows: list[str]
     """At which times messages may return; empty if at any time."""
+    budgets: list[str]
+    """How many retries may come due in a period, and what becomes of the others; empty if there is no limit."""
+    eligibility: str
+    """Which endpoint is asked before a retry; empty if none."""
+    max_rate: int | None
+    """The most returns a second to each queue; null if there is no limit."""
+    breaker: str
+    """When the breaker of a queue opens; empty if the policy has none."""
     retries: list[ScheduledRetry]
     review_queue: str
 
 
 @dataclass(frozen=True, slots=True)
 class Explainer:
-    """Explains by one topology. Needs no Postgres, and a broker only for `explain_first`."""
+    """Explains by one topology. Needs a broker only for `explain_first`, and Postgres only for what is used of budgets
+    and for exceptions of owners.
+    """
 
     topology: Topology
     address: Address
+    store: PostgresPool | None = None
 
-    async def explain(self, messages: Sequence[Mapping[str, Any]], *, queue: str | None = None) -> list[Explained]:
-        """Messages as the management API shows them. With `queue`: what a reject in that queue would lead to.
+    async def explain(
+        self, messages: Sequence[Mapping[str, Any]], *, queue: str | None = None, ask: bool = False
+    ) -> list[Explained]:
+        """Messages as the management API shows them. With `queue`: what a reject in that queue would lead to. With
+        `ask`: the eligibility endpoint of the policy is asked.
 
         A message without a routing key counts as published to the request queue.
         """
@@ -123,9 +184,9 @@ class Explainer:
             found = [read_message({"routing_key": names.scheduled, **one}) for one in messages]
         except UNREADABLE as error:
             raise no_message("The request", error) from error
-        return [self._explain(as_rejected(one, queue, names) if queue else one) for one in found]
+        return [await self._explain(as_rejected(one, queue, names) if queue else one, ask=ask) for one in found]
 
-    async def explain_first(self, queue: str) -> Explained:
+    async def explain_first(self, queue: str, *, ask: bool = False) -> Explained:
         """The first message of a queue. It is taken and put back, and marked as redelivered by that.
 
         A message in a user's own queue is not a request yet: the question is what a reject would lead to.
@@ -134,7 +195,7 @@ class Explainer:
         if found is None:
             raise SettingsError(f"The queue {queue!r} is empty: there is nothing to explain.")
         names = self.topology.broker_names
-        return self._explain(found if names.is_ours(queue) else as_rejected(found, queue, names))
+        return await self._explain(found if names.is_ours(queue) else as_rejected(found, queue, names), ask=ask)
 
     async def policy_schedules(
         self,
@@ -148,8 +209,147 @@ class Explainer:
         found = _policies(self.topology, Failure(queue or "", priority=priority, job_type=job_type), policy)
         return [_schedule(one, self.topology.names.review) for one in found]
 
-    def _explain(self, delivery: Delivery) -> Explained:
-        return _explained(explain(delivery, self.topology, time.time_ns() // 1_000_000), self.topology)
+    async def _explain(self, delivery: Delivery, *, ask: bool) -> Explained:
+        now_ms = time.time_ns() // 1_000_000
+        caps = await _caps(self.store) if self.store is not None else NO_CAPS
+        found = explain(delivery, self.topology, now_ms, os.environ, caps)
+        explained = _explained(found, self.topology)
+        if found.request is not None and found.earliest is not None and found.earliest.policy.budgets:
+            explained = await _budgeted(explained, found, self.topology, now_ms, self.store)
+        return await _asked(explained, found.question) if ask and found.question else explained
+
+
+async def _caps(store: PostgresPool) -> Caps:
+    """Without Postgres none are known, as to a service that has just started."""
+    with suppress(AuditError):
+        return await read_caps(store)
+    return NO_CAPS
+
+
+@dataclass
+class DryRunLedger:
+    """Answers as a charge would be answered now, and charges nothing."""
+
+    store: PostgresPool
+    trouble: AuditError | None = None
+
+    async def charge(
+        self, policy: Policy, charges: Sequence[Charge], slots: Sequence[Slot], *, is_all: bool
+    ) -> list[Charged]:
+        try:
+            async with self.store.transaction(dry_run=True) as session:
+                rows = await session.rows("charge", **charge_parameters(policy, charges, slots, is_all=is_all))
+        except AuditError as error:
+            self.trouble = error
+            return []
+        return list(map(charged, rows))
+
+
+async def _budgeted(
+    explained: Explained, found: Explanation, topology: Topology, now_ms: int, store: PostgresPool | None
+) -> Explained:
+    """The same, with the budgets that it would count in, and what they would make of it."""
+    request, ends = found.request, [one for one in (found.earliest, found.latest) if one is not None]
+    if request is None or not ends:
+        return explained
+    if store is None:
+        shown = [_shown(ends[0], request, budget, None) for budget in _counted(ends[0], request)]
+        why = "what is used is not known here: with --api the service is asked"
+        return replace(explained, budgets=shown, budget_why=why if shown else "")
+    ledger, rules = DryRunLedger(store), topology.rules
+    charge = Budgets(ledger, lambda: 0.0, lambda _policy, _number: None)
+    plans = [await charge([RoutePlan(request, 1, one, now_ms)], rules) for one in ends]
+    decisions = [plan.decision for (plan,) in plans]
+    uses = await _uses(ledger, ends[0], request)
+    shown = [_shown(ends[0], request, budget, uses.get(budget)) for budget in _counted(ends[0], request)]
+    if ledger.trouble is not None:
+        return replace(explained, budgets=shown, budget_why=f"not applied: {ledger.trouble}")
+    return _decided_by(replace(explained, budgets=shown), decisions, topology) if shown else explained
+
+
+def _counted(decision: Schedule, request: Request) -> list[Budget]:
+    owner, queue = request.failure.owner, request.origin.queue
+    return [one for one in decision.policy.budgets if one.subject(owner, queue) is not None]
+
+
+async def _uses(ledger: DryRunLedger, decision: Schedule, request: Request) -> dict[Budget, tuple[int, int]]:
+    """What is used of each budget, and its limit."""
+    budgets, policy = _counted(decision, request), decision.policy
+    parameters = {
+        "budgets": [one.key(policy.name) for one in budgets],
+        "subjects": [one.subject(request.failure.owner, request.origin.queue) for one in budgets],
+        "starts_ms": [one.period(decision.due_ms).starts for one in budgets],
+        "owners": [one.per is Per.OWNER for one in budgets],
+        "everys": [one.every.value for one in budgets],
+        "limits": [one.limit for one in budgets],
+    }
+    try:
+        rows = await ledger.store.rows("budget_room", **parameters, policy=policy.name)
+    except AuditError as error:
+        ledger.trouble = error
+        return {}
+    return {budget: (used, most) for budget, (used, most) in zip(budgets, rows, strict=True)}
+
+
+def _shown(decision: Schedule, request: Request, budget: Budget, use: tuple[int, int] | None) -> ExplainedBudget:
+    period = budget.period(decision.due_ms)
+    return ExplainedBudget(
+        budget=budget.describe(),
+        subject=budget.subject(request.failure.owner, request.origin.queue) or "",
+        over=budget.over.value,
+        period_begins=_moment(period.starts),
+        period_ends=_moment(period.ends),
+        used=use[0] if use else None,
+        limit=use[1] if use else budget.limit,
+    )
+
+
+def _decided_by(explained: Explained, decisions: Sequence[Decision], topology: Topology) -> Explained:
+    """The same, with what the budgets would make of it."""
+    ends = [one for one in decisions if isinstance(one, Schedule)]
+    refused = next((one for one in decisions if not isinstance(one, Schedule)), None)
+    if refused is not None:
+        outcome = "skip" if isinstance(refused, Skip) else "review"
+        return replace(explained, outcome=outcome, reason=refused.reason, budget_why=refused.reason)
+    deferred = next((one for one in ends if one.deferred_from_ms is not None), None)
+    if deferred is None:
+        return replace(explained, budget_why="all of them have room")
+    why = f"no room in {deferred.budget}: deferred to the first later period in which all of them have room"
+    return replace(_waiting(explained, ends, topology), budget_why=why)
+
+
+def _waiting(explained: Explained, ends: Sequence[Schedule], topology: Topology) -> Explained:
+    names, ladder = topology.broker_names, topology.ladder_shape
+    return replace(
+        explained,
+        delay_ms=[one.itinerary.delay_ms for one in ends],
+        itinerary=[list(_queues(one.itinerary, names, ladder)) for one in ends],
+        legs_ms=[list(one.itinerary.legs(ladder)) for one in ends if one.itinerary.leg_ms],
+        due=[_moment(one.due_ms) for one in ends],
+    )
+
+
+async def _asked(explained: Explained, question: Question) -> Explained:
+    """The same, with the answer of the endpoint."""
+    rule, client = question.policy.eligibility, HttpClient()
+    if rule is None:
+        return explained
+    try:
+        found = await client.ask(question.url, rule, question.policy.name, [question.value])
+    except NoAnswerError as error:
+        answered = replace(explained, eligibility=f"{explained.eligibility}. It gave no answer now: {error}")
+        skipped = rule.on_error is OnError.SKIP
+        return replace(answered, outcome="skip", reason=f"{error}; on_error is skip") if skipped else answered
+    finally:
+        await client.close()
+    reason = found.get(question.value)
+    if reason is None:
+        return replace(explained, eligibility=f"{explained.eligibility}. It answers: wanted")
+    answered = replace(explained, eligibility=f"{explained.eligibility}. It answers: not wanted")
+    if not rule.asks_when_scheduled:
+        later = f"{answered.eligibility} ({reason}). It would be skipped when it is due, if that is so then"
+        return replace(answered, eligibility=later)
+    return replace(answered, outcome="skip", reason=reason)
 
 
 def _schedule(policy: Policy, review_queue: str) -> PolicySchedule:
@@ -160,6 +360,10 @@ def _schedule(policy: Policy, review_queue: str) -> PolicySchedule:
         max_retries_ceiling=policy.ceiling,
         return_priority=policy.return_priority,
         windows=[window.describe() for window in policy.windows],
+        budgets=[f"{one.describe()}, over it: {one.over}" for one in policy.budgets],
+        eligibility=policy.eligibility.describe(os.environ) if policy.eligibility else "",
+        max_rate=policy.max_rate,
+        breaker=policy.breaker.describe() if policy.breaker else "",
         retries=list(_retries(policy)),
         review_queue=review_queue,
     )
@@ -191,12 +395,13 @@ def _retries(policy: Policy) -> Iterator[ScheduledRetry]:
 
 def _explained(found: Explanation, topology: Topology) -> Explained:
     ends = [one for one in (found.earliest, found.latest) if one is not None]
-    failure, names = found.failure, topology.broker_names
-    return Explained(
+    failure = found.failure
+    explained = Explained(
         outcome="review" if found.review is not None else "schedule",
         reason=found.review,
         form=found.form,
         queue=failure.queue if failure else None,
+        owner=failure.owner if failure else None,
         policy=found.policy,
         policy_why=found.policy_why,
         error_class=found.error_class,
@@ -204,17 +409,34 @@ def _explained(found: Explanation, topology: Topology) -> Explained:
         retry_count=ends[0].retry_count if ends else None,
         max_retries=ends[0].max_retries if ends else None,
         spends_attempt=bool(ends) and failure is not None and ends[0].retry_count > failure.retry_count,
-        delay_ms=[one.itinerary.delay_ms for one in ends],
+        delay_ms=[],
         delay_why=found.delay_why,
         window_why=found.window_why,
-        itinerary=[list(_queues(one.itinerary, names, topology.ladder_shape)) for one in ends],
-        due=[_moment(one.due_ms) for one in ends],
+        itinerary=[],
+        legs_ms=[],
+        due=[],
         returns_to=found.returns_to,
         return_priority=found.return_priority,
         priority_why=found.priority_why,
+        eligibility=found.eligibility,
+        budgets=[],
+        budget_why="",
+        max_rate=_max_rate(topology, failure.queue) if ends and failure is not None else None,
+        breaker=_breaker(topology, failure.queue) if ends and failure is not None else "",
         review_queue=topology.names.review,
         topology=TopologySource.of(topology),
     )
+    return _waiting(explained, ends, topology)
+
+
+def _max_rate(topology: Topology, queue: str) -> int | None:
+    rates = [one.max_rate for one in topology.rules.policies_of_queue(queue) if one.max_rate is not None]
+    return min(rates, default=None)
+
+
+def _breaker(topology: Topology, queue: str) -> str:
+    found = breaker_of(queue, topology)
+    return f"{found.rule.describe()} (policy {found.policy})" if found else ""
 
 
 def _queues(way: Itinerary, names: Names, ladder: Ladder) -> Iterator[str]:

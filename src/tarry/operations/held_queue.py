@@ -81,13 +81,15 @@ class HeldQueue:
             raise BrokerUnreachableError(f"The release was interrupted: {describe_error(error)}.") from error
         return taken
 
-    async def release(self, deliveries: Sequence[Delivery], rate: int) -> None:
-        """Rejects the messages evenly at this rate: a delay of up to `HICCUP` is caught up, a longer gap is not."""
+    async def release(self, deliveries: Sequence[Delivery], rate: int, *, catch_up: float = HICCUP) -> None:
+        """Rejects the messages evenly at this rate: a delay of up to `catch_up` is caught up, a longer gap is not.
+        Without catching up, no second has more messages than the rate.
+        """
         clock = asyncio.get_running_loop().time
         step = max(1, round(rate * AT_ONCE))
         for start in range(0, len(deliveries), step):
             part = deliveries[start : start + step]
-            if clock() - self._next_at > HICCUP:
+            if clock() - self._next_at > catch_up:
                 self._next_at = clock()
             await asyncio.sleep(self._next_at - clock())
             self.consumer.reject([delivery.tag for delivery in part])

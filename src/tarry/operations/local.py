@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -11,7 +11,21 @@ from typing import Any
 
 from tarry.audit.status import AttemptOutcomes
 from tarry.audit.verify import AuditRules
-from tarry.operations import audit, cancel, intake, lookup, pause, retry_now, stuck
+from tarry.events.stream import EventFilter, StreamedEvent, read_events
+from tarry.operations import (
+    audit,
+    breaker,
+    budgets,
+    cancel,
+    intake,
+    lookup,
+    overview,
+    pause,
+    retry_now,
+    stuck,
+    throttle,
+    webhooks,
+)
 from tarry.operations.audit import (
     BalanceReport,
     Progress,
@@ -20,11 +34,14 @@ from tarry.operations.audit import (
     WriteOffReport,
     no_progress,
 )
+from tarry.operations.breaker import BreakerView
+from tarry.operations.budgets import BudgetList, OwnerLimitChanged
 from tarry.operations.cancel import Diverted
 from tarry.operations.context import OperatorContext
 from tarry.operations.explain import Explained, Explainer, PolicySchedule
 from tarry.operations.intake import Intake
 from tarry.operations.lookup import ActionRow, Order, RetryFilter, RetryRow, StoredPayload
+from tarry.operations.overview import Activity, DestinationNumbers
 from tarry.operations.paging import Page
 from tarry.operations.pause import OBSERVE, RATE, Paused, Pauses, ReleaseOptions, Resumed, Scope
 from tarry.operations.retry_now import Retried
@@ -36,6 +53,8 @@ from tarry.operations.review.reconcile import Checked
 from tarry.operations.review.work import work_or_wait
 from tarry.operations.status import PATIENCE, ServiceStatus, read_status
 from tarry.operations.stuck import StuckAttempt, StuckRecovery, Wanted
+from tarry.operations.throttle import Throttled, Unthrottled
+from tarry.operations.webhooks import WebhookReplay, WebhookStatus, WebhookTest
 from tarry.store.history import Timeline
 
 
@@ -53,6 +72,9 @@ class LocalOperations:
 
     async def status(self) -> ServiceStatus:
         return await read_status(self.context, patience=self.patience)
+
+    async def activity(self) -> Activity:
+        return await overview.activity(self.context)
 
     async def balance(self) -> BalanceReport:
         return await audit.balance(self.context)
@@ -105,11 +127,13 @@ class LocalOperations:
     async def recover_stuck(self, wanted: Wanted) -> StuckRecovery:
         return await stuck.recover(self.context, wanted, actor=self.actor)
 
-    async def explain(self, messages: Sequence[Mapping[str, Any]], *, queue: str | None = None) -> list[Explained]:
-        return await self._explainer.explain(messages, queue=queue)
+    async def explain(
+        self, messages: Sequence[Mapping[str, Any]], *, queue: str | None = None, ask: bool = False
+    ) -> list[Explained]:
+        return await self._explainer.explain(messages, queue=queue, ask=ask)
 
-    async def explain_first(self, queue: str) -> Explained:
-        return await self._explainer.explain_first(queue)
+    async def explain_first(self, queue: str, *, ask: bool = False) -> Explained:
+        return await self._explainer.explain_first(queue, ask=ask)
 
     async def policy_schedules(
         self,
@@ -123,10 +147,13 @@ class LocalOperations:
 
     @property
     def _explainer(self) -> Explainer:
-        return Explainer(self.context.topology, self.context.address)
+        return Explainer(self.context.topology, self.context.address, self.context.store)
 
     async def destinations(self, pattern: str = "*") -> list[str]:
         return await pause.known_destinations(self.context, pattern)
+
+    async def destination_numbers(self, pattern: str = "*") -> list[DestinationNumbers]:
+        return await overview.destination_numbers(self.context, pattern)
 
     async def pause(
         self,
@@ -154,8 +181,30 @@ class LocalOperations:
             self.context, pattern, scope=scope, actor=self.actor, rate=rate, canary=canary, observe=observe
         )
 
+    async def throttle(
+        self, pattern: str, *, rate: int, reason: str | None = None, lasts: timedelta | None = None
+    ) -> Throttled:
+        return await throttle.throttle(self.context, pattern, rate=rate, actor=self.actor, reason=reason, lasts=lasts)
+
+    async def unthrottle(self, pattern: str, *, reason: str | None = None) -> Unthrottled:
+        return await throttle.unthrottle(self.context, pattern, actor=self.actor, reason=reason)
+
     async def show_pauses(self) -> Pauses:
         return await pause.show_pauses(self.context)
+
+    async def list_breakers(self) -> list[BreakerView]:
+        return await breaker.list_breakers(self.context)
+
+    async def open_breaker(
+        self, queue: str, *, reason: str | None = None, lasts: timedelta | None = None
+    ) -> BreakerView:
+        return await breaker.open_breaker(self.context, queue, actor=self.actor, reason=reason, lasts=lasts)
+
+    async def close_breaker(self, queue: str, *, reason: str) -> BreakerView:
+        return await breaker.close_breaker(self.context, queue, actor=self.actor, reason=reason)
+
+    async def free_breaker(self, queue: str, *, reason: str | None = None) -> BreakerView:
+        return await breaker.free_breaker(self.context, queue, actor=self.actor, reason=reason)
 
     async def show_intake(self) -> Intake:
         return await intake.read_intake(self.context)
@@ -165,6 +214,51 @@ class LocalOperations:
 
     async def resume_intake(self, *, reason: str | None = None) -> Intake:
         return await intake.resume_intake(self.context, actor=self.actor, reason=reason)
+
+    async def list_budgets(self, *, owner: str | None = None, policy: str | None = None, limit: int = 50) -> BudgetList:
+        return await budgets.list_budgets(self.context, owner=owner, policy=policy, limit=limit)
+
+    async def set_budget(
+        self,
+        owner: str,
+        *,
+        policy: str | None = None,
+        hourly: int | None = None,
+        daily: int | None = None,
+        monthly: int | None = None,
+        max_retries: int | None = None,
+        reason: str | None = None,
+    ) -> OwnerLimitChanged:
+        limits = {"hourly": hourly, "daily": daily, "monthly": monthly, "max_retries": max_retries}
+        return await budgets.set_budget(
+            self.context, owner, policy=policy, limits=limits, actor=self.actor, reason=reason
+        )
+
+    async def unset_budget(
+        self, owner: str, *, policy: str | None = None, reason: str | None = None
+    ) -> OwnerLimitChanged:
+        return await budgets.unset_budget(self.context, owner, policy=policy, actor=self.actor, reason=reason)
+
+    async def events(self, wanted: EventFilter) -> AsyncGenerator[StreamedEvent, None]:
+        return await read_events(self.context.address, self.context.names, wanted)
+
+    async def list_webhooks(self) -> list[WebhookStatus]:
+        return await webhooks.list_webhooks(self.context)
+
+    async def test_webhook(self, name: str) -> WebhookTest:
+        return await webhooks.send_test(self.context, name, actor=self.actor)
+
+    async def replay_webhook(
+        self,
+        name: str,
+        *,
+        since: datetime,
+        everything: bool = False,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> WebhookReplay:
+        return await webhooks.replay(
+            self.context, name, since=since, actor=self.actor, everything=everything, progress=progress
+        )
 
     async def list_actions(
         self,

@@ -11,11 +11,11 @@ from tarry.amqp.field_tables import BadTableError, Field, walk
 from tarry.amqp.properties import Properties
 from tarry.core.id_prefix import RULE, SHOWN, IdRange, fingerprint_range, only, uuid_range
 from tarry.core.json_types import DOCUMENTED, Base64
-from tarry.core.queue_scope import QueueScope
+from tarry.core.queue_scope import QueueScope, escape_like
 from tarry.core.states import State
 from tarry.errors import NotFoundError
 from tarry.operations.paging import Page, read_cursor, write_cursor
-from tarry.store.database import PostgresPool, SessionSettings
+from tarry.store.database import PostgresPool, Row, SessionSettings
 from tarry.store.history import Timeline, retry_id_of, timelines
 
 
@@ -43,6 +43,12 @@ NOBODY = "00000000-0000-0000-0000-000000000000"
 """Sorts before every id."""
 
 _READABLE = tuple(one.name for one in fields(Properties) if one.name != "headers")
+
+SEARCHED = 10_000
+"""Retries that one page searches by policy and error, for which there is no index. A page may have none that match, and
+a cursor."""
+
+BY_SEARCH = frozenset({"policy", "error", "error_like"})
 
 MOST_STEPS = 1_000
 """The most steps of one timeline that are read: the latest ones."""
@@ -79,6 +85,10 @@ class RetryRow:
     """How long after its due time it last returned."""
     body_size: int | None
     """Size of the stored payload in bytes; null if it was not stored."""
+    owner: str | None = None
+    """Whom the message belongs to, as its request said."""
+    job_type: str | None = None
+    priority: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +101,10 @@ class RetryFilter:
     message_id: str | None = None
     due_after: datetime | None = None
     due_before: datetime | None = None
+    owner: str | None = None
+    policy: str | None = None
+    error: str | None = None
+    """The type of the error, or a part of its reason, in any case of letters."""
     scope: QueueScope | None = None
     """Set for a token that is limited to some queues."""
 
@@ -144,13 +158,29 @@ async def list_retries(
         "message_id": wanted.message_id,
         "due_after": wanted.due_after,
         "due_before": wanted.due_before,
+        "owner": wanted.owner,
+        "policy": wanted.policy,
+        "error": wanted.error,
+        "error_like": None if wanted.error is None else f"%{escape_like(wanted.error)}%",
         "scope": None if wanted.scope is None else wanted.scope.likes(),
     }
     behind = {"after": after} | ({"after_due": due} if by == "due" else {})
-    found = [RetryRow(*row) for row in await store.rows(f"retries_by_{by}", limit=limit + 1, **filters, **behind)]
-    last = found[limit - 1] if len(found) > limit else None
-    moment = last.due if last and by == "due" else None
-    return Page(found[:limit], write_cursor(by, moment, last.retry_id) if last else None)
+    if by == "id" and (wanted.policy or wanted.error):
+        rows = await store.rows("retries_searched", limit=limit + 1, part=SEARCHED, **filters, **behind)
+        found, end = [RetryRow(*row[:-2]) for row in rows if row[0] is not None], rows[0][-2:]
+    else:
+        found, end = [RetryRow(*row) for row in await _listed(store, by, limit + 1, filters | behind)], (None, 0)
+    if len(found) > limit:
+        last = found[limit - 1]
+        return Page(found[:limit], write_cursor(by, last.due if by == "due" else None, last.retry_id))
+    searched_up_to, size = end
+    return Page(found, write_cursor(by, None, searched_up_to) if size == SEARCHED else None)
+
+
+async def _listed(store: PostgresPool, by: Order, limit: int, parameters: dict[str, Any]) -> list[Row]:
+    if by == "id":
+        parameters = {name: value for name, value in parameters.items() if name not in BY_SEARCH}
+    return await store.rows(f"retries_by_{by}", limit=limit, **parameters)
 
 
 async def timeline_of(store: PostgresPool, called: str) -> Timeline:

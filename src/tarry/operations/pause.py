@@ -5,8 +5,9 @@ A `Pause` is what an operator requested; a `PausedDestination` is the state of o
 
 from __future__ import annotations
 
+import shlex
 import uuid
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -20,29 +21,32 @@ from tarry.core.names import (
 )
 from tarry.errors import BrokerError, BrokerUnreachableError, ConflictError, ControlError, NotFoundError
 from tarry.operations.action_log import recorded
-from tarry.operations.canary import CANARIES
+from tarry.operations.canary import canaries_of
 from tarry.operations.context import OperatorContext
-from tarry.operations.destinations import bound_on_broker, is_glob, matching, seen_in_store
+from tarry.operations.destinations import bound_on_broker, matching, matching_destinations, seen_in_store
 from tarry.operations.intake import Intake, read_intake
 from tarry.operations.paused_destination import (
     HELD,
+    RELEASE_RATE,
     PausedDestination,
     begin_pause,
+    count_paused_destinations,
     read_paused_destinations,
     require_gates,
     undo_pause,
 )
+from tarry.operations.throttle import ThrottleView, active_throttles, limits
 from tarry.store.database import PostgresSession
 from tarry.topology.model import Topology
 
-Scope = Literal["queue", "policy", "job-type", "automatic-retries", "stuck-recovery"]
+Scope = Literal["queue", "policy", "job-type", "automatic-retries", "stuck-recovery", "breaker"]
 """What a pause applies to: destinations, the messages of a policy or of a job type, all automatic retries, or the
-recovery of stuck messages."""
+recovery of stuck messages. With `breaker`: one destination, which its breaker holds."""
 
 NAMED_SCOPES: tuple[Scope, ...] = ("queue", "policy", "job-type")
 """Scopes whose pauses have a pattern or a name."""
 
-RATE = 500
+RATE = RELEASE_RATE
 """The default rate of a release, in messages per second."""
 
 OBSERVE = timedelta(seconds=10)
@@ -95,6 +99,8 @@ class Pause:
         gate = gate_of(self.scope, self.pattern)
         if gate is not None:
             return label == gate.label
+        if self.scope == "breaker":
+            return label == self.pattern
         return self.scope == "queue" and not is_gate_key(label) and bool(matching(self.pattern, [label]))
 
     @property
@@ -114,7 +120,7 @@ def gate_of(scope: Scope, name: str) -> Gate | None:
 
 def describe_target(scope: Scope, pattern: str) -> str:
     """What a pause applies to, for the action log and for display."""
-    return pattern if scope == "queue" else f"{scope.replace('-', ' ')} {pattern}".strip()
+    return pattern if scope in ("queue", "breaker") else f"{scope.replace('-', ' ')} {pattern}".strip()
 
 
 async def is_paused(context: OperatorContext, type_: Literal["automatic-retries", "stuck-recovery"]) -> bool:
@@ -158,6 +164,10 @@ class Resumed:
     pauses_ended: list[str] = field(default_factory=list)
     """Patterns that no longer pause anything."""
     scope: Scope = "queue"
+    throttled: dict[str, int] = field(default_factory=dict)
+    """Destinations to which a throttle applies, with its rate: messages are not released faster."""
+    breakers: dict[str, str] = field(default_factory=dict)
+    """Destinations that are not released, since their breaker holds them; with its state."""
 
 
 async def pause(
@@ -226,11 +236,14 @@ async def resume(
     async with recorded(context.store, kind="resume", target=target, actor=actor, detail=detail) as action:
         paused_destinations, pauses = await read_paused_destinations(context), await active_pauses(context)
         meant = [paused for paused in paused_destinations if _is_meant(scope, pattern, paused.label)]
-        labels = [paused.label for paused in meant]
+        labels, breakers = [paused.label for paused in meant], await breakers_not_closed(context)
         of_scope = [one for one in pauses if one.scope == scope]
         ended = [one for one in of_scope if _covers(scope, pattern, one.pattern)]
         if not labels and not ended:
             raise NotFoundError(_nothing_paused(scope, pattern))
+        meant = [paused for paused in meant if paused.label not in breakers]
+        if not meant and not ended and not any(one.wants(label) for one in of_scope for label in labels):
+            raise ConflictError(_held_by_breaker(labels[0], breakers[labels[0]]))
         others = [one.id for one in of_scope if one not in ended]
         async with context.store.transaction() as page:
             released = await release(page, meant, ReleaseOptions(rate, canary, observe), by=actor)
@@ -238,7 +251,9 @@ async def resume(
             await page.change("end_pauses", ids=[one.id for one in ended], by=actor)
             await page.change("except_destinations", ids=others, destinations=labels)
         names = [describe_holder(paused.holder) for paused in meant]
-        answer = Resumed(pattern, names, rate, canary, action.id, [one.target for one in ended], scope)
+        throttled = {describe_holder(one.holder): one.throttle for one in meant if one.throttle is not None}
+        ended_pauses, kept = [one.target for one in ended], {one: breakers[one] for one in labels if one in breakers}
+        answer = Resumed(pattern, names, rate, canary, action.id, ended_pauses, scope, throttled, kept)
         action.outcome = asdict(answer)
     return answer
 
@@ -250,9 +265,23 @@ async def release(
     paused.
     """
     labels, since = [one.label for one in paused_destinations], [one.state_since for one in paused_destinations]
-    rows = await page.rows("release", destinations=labels, state_since=since, **asdict(options), by=by)
+    rows = await page.rows(
+        "release", destinations=labels, state_since=since, **asdict(options), by=by, by_breaker=False
+    )
     released = {row[0] for row in rows}
     return [label for label in labels if label in released]
+
+
+async def breakers_not_closed(context: OperatorContext) -> dict[str, str]:
+    """Destinations that a breaker holds or releases, and its state."""
+    return {row[0]: row[1] for row in await context.store.rows("breakers_not_closed")}
+
+
+def _held_by_breaker(label: str, state: str) -> str:
+    return (
+        f"Nothing was resumed: no operator has paused {label!r}, and its breaker is {state.replace('_', '-')}. It "
+        f"closes by itself; to close it now: tarry breakers close {shlex.quote(label)} --reason '…'."
+    )
 
 
 async def _refuse_paused_again(page: PostgresSession, changed: list[PausedDestination]) -> None:
@@ -267,6 +296,8 @@ async def _refuse_paused_again(page: PostgresSession, changed: list[PausedDestin
 
 
 def _check_target(scope: Scope, pattern: str) -> None:
+    if scope == "breaker":
+        raise ControlError("Breakers have commands of their own: see `tarry breakers`.")
     if scope in NAMED_SCOPES and not pattern:
         raise ControlError(f"Name the {scope.replace('-', ' ')}.")
     if scope not in NAMED_SCOPES and pattern:
@@ -298,7 +329,7 @@ async def _meant(context: OperatorContext, scope: Scope, pattern: str) -> list[H
     if scope != "queue":
         gate = gate_of(scope, pattern)
         return [] if gate is None else [gate]
-    return [Destination.of_label(label) for label in await _matching_destinations(context, pattern)]
+    return [Destination.of_label(label) for label in await matching_destinations(context, pattern)]
 
 
 async def _require_policy(context: OperatorContext, name: str) -> None:
@@ -319,31 +350,6 @@ async def _without_key(context: OperatorContext, scope: Scope, pattern: str) -> 
     policy = pattern if scope == "policy" else None
     row = await context.store.one("without_gate_keys", policy=policy, most=MOST_COUNTED)
     return int(row[0]) if row else 0
-
-
-async def _matching_destinations(context: OperatorContext, pattern: str) -> list[str]:
-    """The destinations that match a pattern now. A plain name must be a known destination: it may be mistyped."""
-    bound = await bound_on_broker(context)
-    known = (bound or set()) | await seen_in_store(context)
-    if is_glob(pattern):
-        return [label for label in matching(pattern, known) if can_be_paused(label)]
-    if is_gate_key(pattern):
-        raise ControlError(f"{pattern!r} cannot be paused: names that begin so stand for policies and job types.")
-    if not can_be_paused(pattern):
-        raise ControlError(
-            f"{pattern[:60]!r}… cannot be paused: with a name this long, its held queue cannot be named."
-        )
-    if bound is not None and pattern not in known:
-        raise NotFoundError(
-            f"No retry ever went to {pattern!r}, and it is not attached: see `tarry attach --list`. "
-            f"To pause destinations that appear later, use a glob, as in '{pattern}*'."
-        )
-    return [pattern]
-
-
-def can_be_paused(label: str) -> bool:
-    """Whether a held queue can be named after this destination."""
-    return Destination.of_label(label).can_have_relay and not is_gate_key(label)
 
 
 async def _hold_all(context: OperatorContext, holders: list[Holder]) -> dict[Holder, BrokerError]:
@@ -374,6 +380,8 @@ async def _undo(context: OperatorContext, pause_id: str, holders: list[Holder]) 
 ALL = "all"
 """The stage of a release without a canary, or whose canaries have passed."""
 
+NO_SERVICE = "no service is releasing its messages: they wait until one runs"
+
 
 @dataclass(frozen=True, slots=True)
 class PauseView:
@@ -400,7 +408,7 @@ class DestinationPause:
     destination: str
     """A queue, `exchange:NAME`, `policy NAME`, `job type NAME`, or `automatic retries`."""
     state: str
-    """`holding`, `releasing`, or `canary_failed`."""
+    """`holding`, `releasing`, `throttled`, or `canary_failed`."""
     since: datetime
     depth: int | None
     """Messages in its held queue; None if the broker gave no answer."""
@@ -417,6 +425,10 @@ class DestinationPause:
     kind: str = "queue"
     """`queue`, `exchange`, `policy`, `job-type` or `automatic-retries`."""
     name: str = ""
+    throttle: int | None = None
+    """The most returns a second; null if there is no limit."""
+    throttles: list[ThrottleView] = field(default_factory=list)
+    """The limits that apply to it; the lowest counts."""
 
     @property
     def is_destination(self) -> bool:
@@ -431,12 +443,22 @@ class Pauses:
     pauses: list[PauseView]
     """All pauses in force, including those that match no destination yet."""
     intake: Intake
+    throttles: list[ThrottleView] = field(default_factory=list)
+    """All throttles of operators, including those that match no destination yet."""
 
 
 async def show_pauses(context: OperatorContext) -> Pauses:
-    paused_destinations, pauses = await read_paused_destinations(context), await active_pauses(context)
-    shown = [_held(paused, await _depth(context, paused), pauses) for paused in paused_destinations]
-    return Pauses(shown, [_wish(one) for one in pauses], await read_intake(context))
+    paused_destinations, pauses = await count_paused_destinations(context), await active_pauses(context)
+    throttles = [one for one in await active_throttles(context) if not one.is_over]
+    shown = [
+        replace(
+            _held(paused, await _counts(context, paused), pauses),
+            throttles=limits(paused.label, throttles, context.files) if paused.throttle is not None else [],
+        )
+        for paused in paused_destinations
+    ]
+    limited = [ThrottleView.of(one) for one in throttles]
+    return Pauses(shown, [_wish(one) for one in pauses], await read_intake(context), limited)
 
 
 async def known_destinations(context: OperatorContext, pattern: str = "*") -> list[str]:
@@ -446,38 +468,43 @@ async def known_destinations(context: OperatorContext, pattern: str = "*") -> li
     return matching(pattern, known | (await bound_on_broker(context) or set()))
 
 
-async def _depth(context: OperatorContext, paused: PausedDestination) -> int | None:
+async def _counts(context: OperatorContext, paused: PausedDestination) -> tuple[int | None, int]:
+    """Messages in its held queue, None if the broker gave no answer; and how many services release from it."""
     try:
-        return await context.binder.depth(context.names.held_queue(paused.holder))
+        return await context.binder.counts(context.names.held_queue(paused.holder))
     except BrokerError:
-        return None
+        return None, 0
 
 
-def _held(paused: PausedDestination, depth: int | None, pauses: list[Pause]) -> DestinationPause:
+def _held(paused: PausedDestination, counts: tuple[int | None, int], pauses: list[Pause]) -> DestinationPause:
+    depth, consumers = counts
     releasing = paused.state == "releasing"
     stage = _stage(paused) if releasing else ""
-    eta = depth / paused.rate if stage == ALL and paused.rate and depth is not None else None
+    eta = depth / paused.effective_rate if stage == ALL and depth is not None else None
+    idle = stage == ALL and depth and not consumers
     return DestinationPause(
         describe_holder(paused.holder),
-        paused.state,
+        "throttled" if stage == ALL and paused.throttle is not None else paused.state,
         paused.since,
         depth,
-        paused.held,
+        paused.held or 0,
         paused.released,
-        paused.rate if releasing else None,
+        paused.effective_rate if releasing else None,
         stage,
         eta,
-        paused.problem,
+        paused.problem or (NO_SERVICE if idle else None),
         [_wish(one) for one in pauses if one.wants(paused.label)],
         paused.kind,
         paused.name,
+        paused.throttle,
     )
 
 
 def _stage(paused: PausedDestination) -> str:
-    if not paused.canary or paused.stage >= len(CANARIES):
+    sizes = canaries_of(paused)
+    if not paused.canary or paused.stage >= len(sizes):
         return ALL
-    return f"canary of {CANARIES[paused.stage]}"
+    return f"canary of {sizes[paused.stage]}"
 
 
 def _wish(pause: Pause) -> PauseView:

@@ -27,6 +27,12 @@ log = structlog.get_logger()
 HELD = ("holding", "canary_failed")
 """States in which nothing is released."""
 
+RELEASE_RATE = 500
+"""The default rate of a release, in messages per second."""
+
+SEEN_WITHIN = timedelta(seconds=15)
+"""How long after it has left a held queue the tap should have seen a message."""
+
 UNKNOWN = "bound on the broker, but not recorded in the audit: resume it, or pause it again"
 
 
@@ -50,8 +56,17 @@ class PausedDestination:
     stage_queues: dict[str, dict[str, Any]] | None
     released: int
     problem: str | None
-    held: int
-    """Held retries, according to the audit."""
+    held: int | None
+    """Held retries, according to the audit; None if they were not counted."""
+    throttle: int | None = None
+    """The most returns a second. While it is set, a release keeps its binding and never ends."""
+    by_breaker: bool = False
+    """Whether its breaker releases it."""
+
+    @property
+    def effective_rate(self) -> int:
+        """The rate of a release, which the throttle limits."""
+        return min(self.rate or 1, self.throttle or self.rate or 1)
 
     @property
     def holder(self) -> Holder:
@@ -68,7 +83,14 @@ def command_arguments(holder: Holder) -> str:
 
 
 async def read_paused_destinations(context: OperatorContext) -> list[PausedDestination]:
-    return [PausedDestination(*row) for row in await context.store.rows("paused_destinations")]
+    return [PausedDestination(*row) for row in await context.store.rows("paused_destinations", counted=False)]
+
+
+async def count_paused_destinations(context: OperatorContext) -> list[PausedDestination]:
+    """The same, with the number of held retries. Takes seconds if there are millions: no release may wait for it."""
+    async with context.store.transaction() as page:
+        await page.rows("patience_to_count")
+        return [PausedDestination(*row) for row in await page.rows("paused_destinations", counted=True)]
 
 
 async def begin_pause(context: OperatorContext, holder: Holder) -> None:
@@ -92,6 +114,25 @@ async def assert_pause(context: OperatorContext, holder: Holder) -> None:
     except BrokerError as error:
         await context.store.change("paused_problem", destination=holder.label, problem=str(error))
         raise
+
+
+async def assert_throttle(context: OperatorContext, holder: Holder) -> bool:
+    """Creates the binding of a throttled destination, unless it is paused or no longer throttled; whether it is bound.
+
+    Messages that another held queue releases pass: they would come back to that queue while it is being released.
+    """
+    try:
+        async with context.store.transaction() as page:
+            row = await page.one("lock_paused", destination=holder.label)
+            if row is None or row[0] != "releasing" or row[4] is None:
+                return False
+            await _bind_to(context, holder, context.names.holding_exchange(holder))
+            await unbind_recheck(context, holder)
+            await page.change("paused_bound", destination=holder.label)
+    except BrokerError as error:
+        await context.store.change("paused_problem", destination=holder.label, problem=str(error))
+        raise
+    return True
 
 
 async def adopt_pause(context: OperatorContext, holder: Holder) -> None:
@@ -121,15 +162,21 @@ async def unbind_recheck(context: OperatorContext, holder: Holder) -> None:
             raise
 
 
+async def is_held_on_broker(context: OperatorContext, holder: Holder) -> bool:
+    """Whether its second binding exists, which only what is paused has. False if the management API gives no answer."""
+    gate, queue = context.names.rechecking_exchange(holder), context.names.held_queue(holder)
+    try:
+        found = await in_thread(lambda: Management(context.address).bindings_from(gate), "hold")
+    except BrokerError:
+        return False
+    return any((one["destination"], one["routing_key"]) == (queue, holder.key) for one in found)
+
+
 async def _bind(context: OperatorContext, holder: Holder) -> None:
     names, queue = context.names, context.names.held_queue(holder)
     if isinstance(holder, Gate):
         await _check_gates(context)
-    try:
-        await context.bind(queue, names.holding_exchange(holder), holder.key)
-    except MissingOnBrokerError:
-        await _declare(context, holder)
-        await context.bind(queue, names.holding_exchange(holder), holder.key)
+    await _bind_to(context, holder, names.holding_exchange(holder))
     try:
         await context.bind(queue, names.rechecking_exchange(holder), holder.key)
     except BrokerUnreachableError:
@@ -141,6 +188,15 @@ async def _bind(context: OperatorContext, holder: Holder) -> None:
         log.warning(
             "pause does not apply to messages of other held queues", destination=holder.label, reason=str(error)
         )
+
+
+async def _bind_to(context: OperatorContext, holder: Holder, exchange: str) -> None:
+    queue = context.names.held_queue(holder)
+    try:
+        await context.bind(queue, exchange, holder.key)
+    except MissingOnBrokerError:
+        await _declare(context, holder)
+        await context.bind(queue, exchange, holder.key)
 
 
 async def require_gates(context: OperatorContext) -> None:
@@ -174,7 +230,7 @@ async def _ways_from_arrival(context: OperatorContext) -> set[str]:
 
 def _refuse_former(context: OperatorContext, ways: set[str]) -> None:
     names = context.names
-    if names.gate(GATE_KINDS[0]) not in ways or ways & {names.deliver, names.audit}:
+    if not ways & {names.check_gate, names.gate(GATE_KINDS[0])} or ways & {names.deliver, names.audit}:
         raise BrokerError(
             "This installation was made by an earlier version, which had no gates for policies and job types: run "
             "`tarry topology apply`, then pause again."

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
 from tarry.audit.status import AttemptOutcomes
 from tarry.audit.verify import AuditRules
+from tarry.events.stream import EventFilter, StreamedEvent
 from tarry.operations.audit import (
     BalanceReport,
     Progress,
@@ -18,10 +19,13 @@ from tarry.operations.audit import (
     WriteOffReport,
     no_progress,
 )
+from tarry.operations.breaker import BreakerView
+from tarry.operations.budgets import BudgetList, OwnerLimitChanged
 from tarry.operations.cancel import Diverted
 from tarry.operations.explain import Explained, PolicySchedule
 from tarry.operations.intake import Intake
 from tarry.operations.lookup import ActionRow, Order, RetryFilter, RetryRow, StoredPayload
+from tarry.operations.overview import Activity, DestinationNumbers
 from tarry.operations.paging import Page
 from tarry.operations.pause import OBSERVE, RATE, Paused, Pauses, ReleaseOptions, Resumed, Scope
 from tarry.operations.retry_now import Retried
@@ -39,6 +43,8 @@ from tarry.operations.review.jobs import JobProblem, JobSpec, JobStatus
 from tarry.operations.review.reconcile import Checked
 from tarry.operations.status import ServiceStatus
 from tarry.operations.stuck import StuckAttempt, StuckRecovery, Wanted
+from tarry.operations.throttle import Throttled, Unthrottled
+from tarry.operations.webhooks import WebhookReplay, WebhookStatus, WebhookTest
 from tarry.store.history import Timeline
 
 
@@ -50,6 +56,9 @@ class Operations(Protocol):
 
     # The whole installation, and the audit
     async def status(self) -> ServiceStatus: ...
+    async def activity(self) -> Activity:
+        """What is due in the next hour, what went to review in the last one, and how late recent returns were."""
+
     async def balance(self) -> BalanceReport: ...
     async def outcomes(self, within: timedelta, *, queue: str | None = None) -> list[AttemptOutcomes]:
         """The outcomes by attempt of the rounds that returned within this time."""
@@ -88,8 +97,10 @@ class Operations(Protocol):
         """Sends them again, or to review. The hung consumer may still finish: possibly a second delivery."""
 
     # What would become of a message
-    async def explain(self, messages: Sequence[Mapping[str, Any]], *, queue: str | None = None) -> list[Explained]: ...
-    async def explain_first(self, queue: str) -> Explained: ...
+    async def explain(
+        self, messages: Sequence[Mapping[str, Any]], *, queue: str | None = None, ask: bool = False
+    ) -> list[Explained]: ...
+    async def explain_first(self, queue: str, *, ask: bool = False) -> Explained: ...
     async def policy_schedules(
         self,
         *,
@@ -99,8 +110,9 @@ class Operations(Protocol):
         job_type: str | None = None,
     ) -> list[PolicySchedule]: ...
 
-    # Destinations, pauses and the intake
+    # Destinations, pauses and throttles
     async def destinations(self, pattern: str = "*") -> list[str]: ...
+    async def destination_numbers(self, pattern: str = "*") -> list[DestinationNumbers]: ...
     async def pause(
         self,
         pattern: str = "",
@@ -123,10 +135,72 @@ class Operations(Protocol):
         canary: bool = False,
         observe: timedelta = OBSERVE,
     ) -> Resumed: ...
+    async def throttle(
+        self, pattern: str, *, rate: int, reason: str | None = None, lasts: timedelta | None = None
+    ) -> Throttled:
+        """At most so many returns a second to each destination that matches; the rest is held, in order."""
+
+    async def unthrottle(self, pattern: str, *, reason: str | None = None) -> Unthrottled: ...
     async def show_pauses(self) -> Pauses: ...
+
+    # Circuit breakers
+    async def list_breakers(self) -> list[BreakerView]: ...
+    async def open_breaker(
+        self, queue: str, *, reason: str | None = None, lasts: timedelta | None = None
+    ) -> BreakerView:
+        """Keeps it open, for a time or until one of the following two."""
+
+    async def close_breaker(self, queue: str, *, reason: str) -> BreakerView:
+        """Keeps it closed."""
+
+    async def free_breaker(self, queue: str, *, reason: str | None = None) -> BreakerView:
+        """It opens and closes by itself again."""
+
+    # The intake
     async def show_intake(self) -> Intake: ...
     async def pause_intake(self, *, reason: str | None = None, lasts: timedelta | None = None) -> Intake: ...
     async def resume_intake(self, *, reason: str | None = None) -> Intake: ...
+
+    # Budgets
+    async def list_budgets(
+        self, *, owner: str | None = None, policy: str | None = None, limit: int = 50
+    ) -> BudgetList: ...
+    async def set_budget(
+        self,
+        owner: str,
+        *,
+        policy: str | None = None,
+        hourly: int | None = None,
+        daily: int | None = None,
+        monthly: int | None = None,
+        max_retries: int | None = None,
+        reason: str | None = None,
+    ) -> OwnerLimitChanged:
+        """Sets an exception of an owner, for one policy or all: what is not given stays as it is."""
+
+    async def unset_budget(
+        self, owner: str, *, policy: str | None = None, reason: str | None = None
+    ) -> OwnerLimitChanged: ...
+    # Events
+    async def events(self, wanted: EventFilter) -> AsyncGenerator[StreamedEvent, None]:
+        """Opens the stream and returns an iterator over its events; the caller closes it."""
+
+    # Webhooks
+    async def list_webhooks(self) -> list[WebhookStatus]: ...
+    async def test_webhook(self, name: str) -> WebhookTest:
+        """Sends a signed test event now; a disabled webhook is enabled if its endpoint takes it."""
+
+    async def replay_webhook(
+        self,
+        name: str,
+        *,
+        since: datetime,
+        everything: bool = False,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> WebhookReplay:
+        """Puts events from the stream into its queue again, with the same ids; a thousand at most, unless
+        `everything` is set.
+        """
 
     # The action log
     async def list_actions(

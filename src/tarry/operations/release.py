@@ -1,27 +1,51 @@
 """The release of one paused destination, policy or job type: canaries if requested, then the rest at its rate.
 
 A message that another pause applies to does not return: it goes from this held queue to the other one. Once the held
-queue is empty the binding is removed, and messages that arrived meanwhile are released too. The paused destination's
-row stores all state that is needed to continue, so that another process can do so.
+queue is empty the binding is removed, and messages that arrived meanwhile are released too. The release of a throttled
+destination never ends: the binding stays, and every return passes the held queue. The paused destination's row stores
+all state that is needed to continue, so that another process can do so.
 """
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
 
 from tarry.core.names import Holder
-from tarry.operations.canary import CANARIES
+from tarry.errors import AuditUnavailableError
+from tarry.operations.canary import canaries_of
 from tarry.operations.canary_stage import CanaryStage
 from tarry.operations.context import OperatorContext
 from tarry.operations.held_queue import EMPTY, HeldQueue
-from tarry.operations.paused_destination import PausedDestination, assert_pause, unbind_recheck
+from tarry.operations.paused_destination import (
+    RELEASE_RATE,
+    SEEN_WITHIN,
+    PausedDestination,
+    assert_pause,
+    assert_throttle,
+    is_held_on_broker,
+    unbind_recheck,
+)
 from tarry.store.database import Row
 
 log = structlog.get_logger()
 
 PREFETCH = 1_000
+
+LEAST_PREFETCH = 50
+"""Of the release of a breaker, whose rate doubles."""
+
+EMPTY_EVERY = 5.0
+"""Seconds between two records that the held queue of a throttled destination is empty."""
+
+LOOK_EVERY = 0.5
+"""Seconds between two checks of whether a throttle is still wanted, and at which rate."""
+
+LOOK_LESS = 15.0
+"""The same while Postgres does not answer: each check then takes seconds in which nothing is released."""
 
 
 @dataclass(slots=True)
@@ -31,23 +55,34 @@ class Release:
     context: OperatorContext
     paused: PausedDestination
     released: int = 0
+    is_endless: bool = False
+    """Whether it is a throttle that releases what comes, and goes on without Postgres."""
     _recorded: int = 0
     _rate: int = 1
+    _known: bool = True
+    """Whether Postgres has answered at the last look."""
 
     @property
     def label(self) -> str:
         return self.paused.label
 
+    @property
+    def is_throttled(self) -> bool:
+        return self.paused.throttle is not None
+
     async def run(self) -> None:
         """Runs until nothing is left, the destination is paused or resumed again, or a canary has failed."""
-        holder, self._rate = self.paused.holder, self.paused.rate or 1
+        holder, self._rate = self.paused.holder, self.paused.effective_rate
         queue = self.context.names.held_queue(holder)
-        if not await self._open_recheck():
+        if not await (assert_throttle(self.context, holder) if self.is_throttled else self._open_recheck()):
             return
         if self.paused.canary and not await self._canaries():
             await assert_pause(self.context, holder)  # if a canary failed
             return
-        async with HeldQueue.open(self.context, queue, max(1, min(PREFETCH, self._rate * 2))) as held_queue:
+        async with HeldQueue.open(self.context, queue, self._prefetch) as held_queue:
+            if self.is_throttled:
+                await self._throttle(held_queue, queue)
+                return
             if not await self._drain(held_queue, queue):
                 return
             if not await self._unbind(holder, queue):
@@ -58,16 +93,33 @@ class Release:
 
     async def _canaries(self) -> bool:
         """Whether all canaries passed. After a restart the current canary is watched further, not sent again."""
-        for number in range(self.paused.stage, len(CANARIES)):
-            stage = CanaryStage.of(self.context, self.paused, self._goes_on)
-            if number > self.paused.stage or not stage.members:
-                stage.members = []
-                if not await stage.send(CANARIES[number]):
-                    return await self._goes_on()
+        sizes, number = canaries_of(self.paused), self.paused.stage
+        stage = CanaryStage.of(self.context, self.paused, self._goes_on)
+        is_sent = bool(stage.members)
+        while number < len(sizes):
+            if not is_sent and not await self._send(stage, sizes[number]):
+                return await self._goes_on()
             if not await stage.passes():
                 return False
-            await self.context.store.change("next_stage", destination=self.label, stage=number + 1)
+            is_sent, number = False, number if stage.is_void else number + 1
+            await self.context.store.change("next_stage", destination=self.label, stage=number)
         return True
+
+    async def _send(self, stage: CanaryStage, size: int) -> bool:
+        """Whether a canary was released. A breaker waits for a message: it does not close without evidence."""
+        if not self.paused.by_breaker:
+            return await stage.send(size)
+        queue = self.context.names.held_queue(self.paused.holder)
+        while await self._goes_on():
+            if await self.context.binder.depth(queue) and await stage.send(size):
+                return True
+            await asyncio.sleep(LOOK_EVERY)
+        return False
+
+    @property
+    def _prefetch(self) -> int:
+        least = LEAST_PREFETCH if self.paused.by_breaker else 1
+        return max(least, min(PREFETCH, self._rate * 2))
 
     async def _drain(self, held_queue: HeldQueue, queue: str) -> bool:
         """Releases until the queue is empty; False if the release is no longer wanted."""
@@ -79,21 +131,60 @@ class Release:
                 return True
         return False
 
+    async def _throttle(self, held_queue: HeldQueue, queue: str) -> None:
+        """Releases what comes, at the rate, until the destination is paused or no longer throttled."""
+        self.is_endless = True
+        clock, empty_at = asyncio.get_running_loop().time, float("-inf")
+        while await self._goes_on_throttled():
+            until = clock() + (LOOK_EVERY if self._known else LOOK_LESS)
+            while (left := until - clock()) > 0:
+                taken = await held_queue.take(max(1, int(self._rate * left)), left)
+                await held_queue.release(taken, self._rate, catch_up=0)
+                self.released += len(taken)
+                if taken or not self._known or clock() - empty_at <= EMPTY_EVERY:
+                    continue
+                # There may have been no time for a message to arrive: the broker knows whether there are any.
+                if not await self.context.binder.depth(queue):
+                    empty_at = clock()
+                    with suppress(AuditUnavailableError):
+                        await self._caught_up()
+
+    async def _goes_on_throttled(self) -> bool:
+        """Without Postgres it goes on at its last rate, as other returns do; unless the broker says that it is paused:
+        another service may reach Postgres, or it was paused just before.
+        """
+        try:
+            wanted = await self._goes_on()
+        except AuditUnavailableError:
+            self._known = False
+            return not await is_held_on_broker(self.context, self.paused.holder)
+        self._known = True
+        return wanted
+
+    async def _caught_up(self) -> None:
+        about = {"destination": self.label, "rate": RELEASE_RATE, "seen_within": SEEN_WITHIN}
+        await self.context.store.change("throttle_caught_up", **about, actor=self.context.actor)
+
     async def _goes_on(self) -> bool:
         """Whether the release is still wanted. Also stores its progress for operators, and reads its current rate."""
-        more, self._recorded = self.released - self._recorded, self.released
-        if more:
-            await self.context.store.change("count_released", destination=self.label, more=more)
+        released = self.released
+        if released > self._recorded:
+            await self.context.store.change("count_released", destination=self.label, more=released - self._recorded)
+            self._recorded = released
         row = await self.context.store.one("paused_now", destination=self.label)
         if row is None or not self._is_wanted(row):
             return False
-        self._rate = row[1] or 1
+        rate, throttle = row[1] or 1, row[4]
+        self._rate = rate if throttle is None else min(rate, throttle)
         return True
 
     def _is_wanted(self, row: Row) -> bool:
-        """Only the rate may change during a release. A resume that adds or drops the canary starts a new release."""
-        state, _, canary, since = row
-        return state == "releasing" and (since == self.paused.state_since or not (canary or self.paused.canary))
+        """Only the rate may change during a release. A resume that adds or drops the canary starts a new release, as
+        does a throttle that begins or ends.
+        """
+        state, _, canary, since, throttle = row
+        same = since == self.paused.state_since or not (canary or self.paused.canary)
+        return state == "releasing" and same and (throttle is not None) == self.is_throttled
 
     async def _open_recheck(self) -> bool:
         """Under a lock as below; False if the release is no longer wanted."""

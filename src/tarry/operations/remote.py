@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,9 @@ from tarry.audit.verify import AuditRules
 from tarry.core.durations import format_duration
 from tarry.core.json_types import encode_base64
 from tarry.errors import NotFoundError, SettingsError
-from tarry.operations.api_client import ApiClient, segment
+from tarry.events.cloudevent import Event
+from tarry.events.stream import EventFilter, StreamedEvent
+from tarry.operations.api_client import ApiClient, ServerEvents, segment
 from tarry.operations.audit import (
     BalanceReport,
     Progress,
@@ -26,10 +29,13 @@ from tarry.operations.audit import (
     WriteOffReport,
     no_progress,
 )
+from tarry.operations.breaker import BreakerView
+from tarry.operations.budgets import BudgetList, OwnerLimitChanged
 from tarry.operations.cancel import Diverted
 from tarry.operations.explain import Explained, PolicySchedule
 from tarry.operations.intake import Intake
 from tarry.operations.lookup import ActionRow, Order, RetryFilter, RetryRow, StoredPayload
+from tarry.operations.overview import Activity, DestinationNumbers
 from tarry.operations.paging import Page
 from tarry.operations.pause import OBSERVE, RATE, Paused, Pauses, ReleaseOptions, Resumed, Scope
 from tarry.operations.retry_now import Retried
@@ -39,6 +45,8 @@ from tarry.operations.review.jobs import JobProblem, JobSpec, JobStatus
 from tarry.operations.review.reconcile import Checked
 from tarry.operations.status import ServiceStatus
 from tarry.operations.stuck import StuckAttempt, StuckRecovery, Wanted
+from tarry.operations.throttle import Throttled, Unthrottled
+from tarry.operations.webhooks import WebhookReplay, WebhookStatus, WebhookTest
 from tarry.store.history import Timeline
 from tarry.tasks import sleep_unless
 
@@ -64,6 +72,9 @@ class RemoteOperations:
 
     async def status(self) -> ServiceStatus:
         return await self._get(ServiceStatus, "/status")
+
+    async def activity(self) -> Activity:
+        return await self._get(Activity, "/activity")
 
     async def balance(self) -> BalanceReport:
         return await self._get(BalanceReport, "/audit/balance")
@@ -104,6 +115,9 @@ class RemoteOperations:
             message_id=wanted.message_id,
             due_after=wanted.due_after.isoformat() if wanted.due_after else None,
             due_before=wanted.due_before.isoformat() if wanted.due_before else None,
+            owner=wanted.owner,
+            policy=wanted.policy,
+            error=wanted.error,
             order=order,
             limit=limit,
             cursor=cursor,
@@ -136,11 +150,13 @@ class RemoteOperations:
             reason=wanted.reason,
         )
 
-    async def explain(self, messages: Sequence[Mapping[str, Any]], *, queue: str | None = None) -> list[Explained]:
-        return await self._post(list[Explained], "/explain", messages=list(messages), queue=queue)
+    async def explain(
+        self, messages: Sequence[Mapping[str, Any]], *, queue: str | None = None, ask: bool = False
+    ) -> list[Explained]:
+        return await self._post(list[Explained], "/explain", messages=list(messages), queue=queue, **_if_asked(ask))
 
-    async def explain_first(self, queue: str) -> Explained:
-        return await self._post(Explained, "/explain/first", queue=queue)
+    async def explain_first(self, queue: str, *, ask: bool = False) -> Explained:
+        return await self._post(Explained, "/explain/first", queue=queue, **_if_asked(ask))
 
     async def policy_schedules(
         self,
@@ -156,6 +172,9 @@ class RemoteOperations:
     async def destinations(self, pattern: str = "*") -> list[str]:
         found = await self.api.get("/queues", {"match": pattern})
         return [one["name"] for one in found["items"]]
+
+    async def destination_numbers(self, pattern: str = "*") -> list[DestinationNumbers]:
+        return await self._get(list[DestinationNumbers], "/destinations", match=pattern)
 
     async def pause(
         self,
@@ -187,8 +206,32 @@ class RemoteOperations:
             return await self._post(Resumed, "/pauses/resume", scope=scope, name=pattern or None, **how)
         return await self._post(Resumed, f"/queues/{segment(pattern)}/resume", **how)
 
+    async def throttle(
+        self, pattern: str, *, rate: int, reason: str | None = None, lasts: timedelta | None = None
+    ) -> Throttled:
+        about = {"rate": rate, "reason": reason, "lasts": None if lasts is None else _text(lasts)}
+        return await self._post(Throttled, f"/queues/{segment(pattern)}/throttle", **about)
+
+    async def unthrottle(self, pattern: str, *, reason: str | None = None) -> Unthrottled:
+        return await self._post(Unthrottled, f"/queues/{segment(pattern)}/unthrottle", reason=reason)
+
     async def show_pauses(self) -> Pauses:
         return await self._get(Pauses, "/pauses")
+
+    async def list_breakers(self) -> list[BreakerView]:
+        return await self._get(list[BreakerView], "/breakers")
+
+    async def open_breaker(
+        self, queue: str, *, reason: str | None = None, lasts: timedelta | None = None
+    ) -> BreakerView:
+        about = {"reason": reason, "lasts": None if lasts is None else _text(lasts)}
+        return await self._post(BreakerView, f"/queues/{segment(queue)}/breaker/open", **about)
+
+    async def close_breaker(self, queue: str, *, reason: str) -> BreakerView:
+        return await self._post(BreakerView, f"/queues/{segment(queue)}/breaker/close", reason=reason)
+
+    async def free_breaker(self, queue: str, *, reason: str | None = None) -> BreakerView:
+        return await self._post(BreakerView, f"/queues/{segment(queue)}/breaker/auto", reason=reason)
 
     async def show_intake(self) -> Intake:
         return await self._get(Intake, "/intake")
@@ -198,6 +241,65 @@ class RemoteOperations:
 
     async def resume_intake(self, *, reason: str | None = None) -> Intake:
         return await self._post(Intake, "/intake/resume", reason=reason)
+
+    async def list_budgets(self, *, owner: str | None = None, policy: str | None = None, limit: int = 50) -> BudgetList:
+        return await self._get(BudgetList, "/budgets", owner=owner, policy=policy, limit=min(limit, LONGEST_PAGE))
+
+    async def set_budget(
+        self,
+        owner: str,
+        *,
+        policy: str | None = None,
+        hourly: int | None = None,
+        daily: int | None = None,
+        monthly: int | None = None,
+        max_retries: int | None = None,
+        reason: str | None = None,
+    ) -> OwnerLimitChanged:
+        limits = {"hourly": hourly, "daily": daily, "monthly": monthly, "max_retries": max_retries}
+        return await self._post(
+            OwnerLimitChanged, f"/budgets/{segment(owner)}/set", policy=policy, reason=reason, **limits
+        )
+
+    async def unset_budget(
+        self, owner: str, *, policy: str | None = None, reason: str | None = None
+    ) -> OwnerLimitChanged:
+        return await self._post(OwnerLimitChanged, f"/budgets/{segment(owner)}/unset", policy=policy, reason=reason)
+
+    async def events(self, wanted: EventFilter) -> AsyncGenerator[StreamedEvent, None]:
+        parameters = {
+            "follow": wanted.follow,
+            "since": wanted.since.isoformat() if wanted.since else None,
+            "queue": wanted.queue,
+            "state": sorted(wanted.states) or None,
+        }
+        headers = {} if wanted.after is None else {"Last-Event-ID": str(wanted.after)}
+        return self._events(await self.api.open_stream("/events", parameters, headers))
+
+    async def _events(self, stream: ServerEvents) -> AsyncGenerator[StreamedEvent, None]:
+        async with aclosing(stream):
+            async for id_, text in stream.messages():
+                event = Event.of_json(json.loads(text))
+                if event is not None:
+                    yield StreamedEvent(int(id_), event)
+
+    async def list_webhooks(self) -> list[WebhookStatus]:
+        return await self._get(list[WebhookStatus], "/webhooks")
+
+    async def test_webhook(self, name: str) -> WebhookTest:
+        return await self._post(WebhookTest, f"/webhooks/{segment(name)}/test")
+
+    async def replay_webhook(
+        self,
+        name: str,
+        *,
+        since: datetime,
+        everything: bool = False,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> WebhookReplay:
+        del progress
+        path = f"/webhooks/{segment(name)}/replay"
+        return await self._post(WebhookReplay, path, since=since.isoformat(), everything=everything)
 
     async def list_actions(
         self,
@@ -320,6 +422,11 @@ class RemoteOperations:
 
     async def _post(self, kind: type[T], path: str, /, **body: object) -> T:
         return _read(kind, await self.api.post(path, body))
+
+
+def _if_asked(ask: bool) -> dict[str, bool]:  # noqa: FBT001 - a field of a request
+    """Left out unless it is wanted: a service of the previous version refuses a field that it does not know."""
+    return {"ask": True} if ask else {}
 
 
 def _read(kind: type[T], data: Any) -> T:

@@ -7,7 +7,7 @@ no answer and no error names another one. An operation that cannot be limited is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NamedTuple, NoReturn
@@ -17,12 +17,15 @@ from tarry.core.id_prefix import SHOWN, as_uuid, fingerprint_range, only, uuid_r
 from tarry.core.queue_scope import QueueScope
 from tarry.core.states import State
 from tarry.errors import AmbiguousIdError, ForbiddenError, MissingOnBrokerError, NotFoundError
-from tarry.operations import lookup
+from tarry.events.stream import EventFilter, StreamedEvent
+from tarry.operations import lookup, overview
+from tarry.operations.breaker import BreakerView
 from tarry.operations.cancel import DIVERTIBLE, Diverted
 from tarry.operations.explain import Explained, PolicySchedule
 from tarry.operations.intake import Intake
 from tarry.operations.local import LocalOperations
 from tarry.operations.lookup import ActionRow, Order, RetryFilter, RetryRow, StoredPayload
+from tarry.operations.overview import Activity, DestinationNumbers
 from tarry.operations.paging import Page
 from tarry.operations.pause import (
     OBSERVE,
@@ -40,6 +43,7 @@ from tarry.operations.review.browse import By, Filter, Group, ReviewDetail, Revi
 from tarry.operations.review.jobs import JobProblem, JobSpec, JobStatus, unknown_job
 from tarry.operations.status import ServiceStatus, read_scoped_status
 from tarry.operations.stuck import StuckAttempt, StuckRecovery, Wanted
+from tarry.operations.throttle import Throttled, Unthrottled
 from tarry.store.history import Timeline
 
 MOST_JOBS = 1_000
@@ -76,12 +80,17 @@ class ScopedOperations:
     async def status(self) -> ServiceStatus:
         return await read_scoped_status(self.local.context, self.scope, patience=self.local.patience)
 
+    async def activity(self) -> Activity:
+        return await overview.activity(self.local.context, self.scope)
+
     async def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise self._whole_installation()
 
     balance = verify = recover = write_off = _refuse
     pause_intake = resume_intake = _refuse
     check_review = export_review = _refuse
+    list_budgets = set_budget = unset_budget = _refuse
+    list_webhooks = test_webhook = replay_webhook = _refuse
 
     async def outcomes(self, within: timedelta, *, queue: str | None = None) -> list[AttemptOutcomes]:
         if queue is None:
@@ -125,18 +134,21 @@ class ScopedOperations:
         known = [await self._one(called) for called in wanted.ids]
         return await self.local.recover_stuck(replace(wanted, ids=[one.retry_id for one in known]))
 
-    async def explain(self, messages: Sequence[Mapping[str, Any]], *, queue: str | None = None) -> list[Explained]:
+    async def explain(
+        self, messages: Sequence[Mapping[str, Any]], *, queue: str | None = None, ask: bool = False
+    ) -> list[Explained]:
+        """No endpoint is asked about messages of other queues, which what is used of budgets may concern too."""
         if queue is not None:
             self._check_queue(queue)
         found = await self.local.explain(messages, queue=queue)
         for one in found:
             self._check_queue(one.queue or "")
-        return found
+        return list(map(_without_use, await self.local.explain(messages, queue=queue, ask=True) if ask else found))
 
-    async def explain_first(self, queue: str) -> Explained:
+    async def explain_first(self, queue: str, *, ask: bool = False) -> Explained:
         if not self.scope.allows(queue):  # the error of a queue that does not exist
             raise MissingOnBrokerError(f"There is no queue {queue!r} at {self.local.context.address}.")
-        return await self.local.explain_first(queue)
+        return _without_use(await self.local.explain_first(queue, ask=ask))
 
     async def policy_schedules(
         self,
@@ -153,6 +165,9 @@ class ScopedOperations:
 
     async def destinations(self, pattern: str = "*") -> list[str]:
         return [one for one in await self.local.destinations(pattern) if self.scope.allows(one)]
+
+    async def destination_numbers(self, pattern: str = "*") -> list[DestinationNumbers]:
+        return await overview.destination_numbers(self.local.context, pattern, self.scope)
 
     async def pause(
         self,
@@ -176,6 +191,14 @@ class ScopedOperations:
     ) -> Resumed:
         return await self.local.resume(self._target(scope, pattern), rate=rate, canary=canary, observe=observe)
 
+    async def throttle(
+        self, pattern: str, *, rate: int, reason: str | None = None, lasts: timedelta | None = None
+    ) -> Throttled:
+        return await self.local.throttle(self._within(pattern), rate=rate, reason=reason, lasts=lasts)
+
+    async def unthrottle(self, pattern: str, *, reason: str | None = None) -> Unthrottled:
+        return await self.local.unthrottle(self._within(pattern), reason=reason)
+
     async def show_pauses(self) -> Pauses:
         found = await self.local.show_pauses()
         paused = [
@@ -183,10 +206,28 @@ class ScopedOperations:
             for one in found.paused_destinations
             if one.is_destination and self.scope.allows(one.destination)
         ]
-        return Pauses(paused, [one for one in found.pauses if self._covers(one)], _anonymous(found.intake))
+        throttles = [one for one in found.throttles if one.pattern is not None and self.scope.covers(one.pattern)]
+        return Pauses(paused, [one for one in found.pauses if self._covers(one)], _anonymous(found.intake), throttles)
+
+    async def list_breakers(self) -> list[BreakerView]:
+        return [one for one in await self.local.list_breakers() if self.scope.allows(one.queue)]
+
+    async def open_breaker(
+        self, queue: str, *, reason: str | None = None, lasts: timedelta | None = None
+    ) -> BreakerView:
+        return await self.local.open_breaker(self._within(queue), reason=reason, lasts=lasts)
+
+    async def close_breaker(self, queue: str, *, reason: str) -> BreakerView:
+        return await self.local.close_breaker(self._within(queue), reason=reason)
+
+    async def free_breaker(self, queue: str, *, reason: str | None = None) -> BreakerView:
+        return await self.local.free_breaker(self._within(queue), reason=reason)
 
     async def show_intake(self) -> Intake:
         return _anonymous(await self.local.show_intake())
+
+    async def events(self, wanted: EventFilter) -> AsyncGenerator[StreamedEvent, None]:
+        return await self.local.events(replace(wanted, scope=self.scope))
 
     async def list_actions(
         self,
@@ -332,14 +373,18 @@ class ScopedOperations:
         return self._within(pattern)
 
     def _covers(self, pause: PauseView) -> bool:
-        return pause.scope == "queue" and self.scope.covers(pause.pattern)
+        return pause.scope in ("queue", "breaker") and self.scope.covers(pause.pattern)
 
     def _limited(self, paused: DestinationPause) -> DestinationPause:
         """Without the words of pauses that also concern other queues."""
         views = [
             one if self._covers(one) else PauseView(WIDER, one.actor, None, one.at, one.until) for one in paused.pauses
         ]
-        return replace(paused, pauses=views)
+        throttles = [
+            one if one.pattern is None or self.scope.covers(one.pattern) else replace(one, pattern=WIDER, reason=None)
+            for one in paused.throttles
+        ]
+        return replace(paused, pauses=views, throttles=throttles)
 
     def _whole_installation(self, what_to_do: str = "Use a token without that limit.") -> ForbiddenError:
         return whole_installation(self.token, self.scope, what_to_do)
@@ -349,6 +394,10 @@ def whole_installation(
     token: str, scope: QueueScope, what_to_do: str = "Use a token without that limit."
 ) -> ForbiddenError:
     return ForbiddenError(f"The token {token!r} is limited to {scope}, and this concerns all queues. {what_to_do}")
+
+
+def _without_use(explained: Explained) -> Explained:
+    return replace(explained, budgets=[replace(one, used=None) for one in explained.budgets])
 
 
 def _anonymous(intake: Intake) -> Intake:

@@ -24,15 +24,19 @@ from tarry.core.json_types import DOCUMENTED
 from tarry.core.names import Destination
 from tarry.core.queue_scope import QueueScope
 from tarry.errors import AuditError, BrokerError
+from tarry.events.lag import EventsStatus, read_events_status
 from tarry.operations.context import OperatorContext
 from tarry.store.database import Row, SessionSettings
 from tarry.store.rows import GRACE
 from tarry.tasks import in_thread
 from tarry.topology.model import Topology
+from tarry.topology.partial import NamesOnly
 from tarry.topology.record import TopologySource
 
 PATIENCE = 5
 """Timeout of requests to the management API, in seconds."""
+
+NO_BUDGETS = "Budgets are not applied while Postgres is unavailable: retries are scheduled without them."
 
 T = TypeVar("T")
 
@@ -71,6 +75,8 @@ class ServiceStatus:
     """All running routers, and those that stopped reporting in the last day."""
     troubles: list[str]
     """What could not be read, and why."""
+    events: EventsStatus | None = None
+    """null if events are off, or if the token is limited to some queues."""
 
 
 async def read_status(context: OperatorContext, *, patience: int = PATIENCE) -> ServiceStatus:
@@ -81,6 +87,8 @@ async def read_status(context: OperatorContext, *, patience: int = PATIENCE) -> 
     stored = await _from_store(context, troubles)
     attached = await _from_broker(lambda: _attachments(context, management), troubles) if depths else None
     files = context.files
+    if stored.counts is None and isinstance(files, Topology) and files.rules.charges:
+        troubles.append(NO_BUDGETS)
     return ServiceStatus(
         topology=TopologySource.of(files) if isinstance(files, Topology) else None,
         audit=stored.counts,
@@ -90,6 +98,7 @@ async def read_status(context: OperatorContext, *, patience: int = PATIENCE) -> 
         attachments=attached or [],
         routers=stored.routers,
         troubles=troubles,
+        events=stored.events,
     )
 
 
@@ -133,6 +142,7 @@ class _Stored:
     open_by_tier: list[Row] | None = None
     paused: list[PausedNow] = field(default_factory=list)
     routers: list[RouterStatus] = field(default_factory=list)
+    events: EventsStatus | None = None
 
 
 async def _from_store(context: OperatorContext, troubles: list[str]) -> _Stored:
@@ -143,10 +153,16 @@ async def _from_store(context: OperatorContext, troubles: list[str]) -> _Stored:
                 await session.rows("open_by_tier"),
                 await read_paused(session),
                 await read_routers(session),
+                await read_events_status(session) if _has_events(context.files) else None,
             )
     except AuditError as error:
         troubles.append(str(error))
         return _Stored()
+
+
+def _has_events(files: Topology | NamesOnly) -> bool:
+    """If the files have errors it is not known, and the store says it."""
+    return not isinstance(files, Topology) or files.events.enabled
 
 
 def _label(attached: AttachmentStatus) -> str:
@@ -155,7 +171,7 @@ def _label(attached: AttachmentStatus) -> str:
 
 def _read_queues(context: OperatorContext, depths: Depths) -> dict[str, int]:
     names = context.names
-    read = (names.scheduled, names.audit, names.review_queue, names.unroutable, names.cancelled)
+    read = (names.scheduled, names.audit, names.review_queue, names.unroutable, names.cancelled, names.layover)
     return {name: depths[name].messages for name in read}
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import structlog
 
-from tarry.core.decide import Review, Schedule
+from tarry.core.decide import Review, Schedule, Skip
 from tarry.core.ladder import Ladder, first_queue
 from tarry.core.names import Names
 from tarry.router.pipeline import Result
 from tarry.router.plan import RoutePlan
-from tarry.store.rows import Success
+from tarry.store.rows import SkippedWhenDue, Success
 
 SUCCEEDED = "retry succeeded"
 PRESUMED = "retry presumed successful"
@@ -56,6 +56,21 @@ def success_actions(found: Sequence[Success]) -> Iterator[Action]:
         }
 
 
+def skip_actions(found: Sequence[SkippedWhenDue]) -> Iterator[Action]:
+    """Of messages that were skipped when they were due."""
+    for one in found:
+        yield {
+            "event": "skipped",
+            "retry_id": one.retry_id,
+            "round": one.round,
+            "message_id": one.message_id,
+            "queue": one.queue,
+            "policy": one.policy,
+            "error_class": one.error_class,
+            "reason": one.reason,
+        }
+
+
 def log_actions(found: Sequence[Action]) -> None:
     """Writes through the general logger; for its many lines the service uses a faster writer, see cli.logs."""
     log = structlog.get_logger()
@@ -78,8 +93,23 @@ def _moved(plan: RoutePlan, names: Names, ladder: Ladder) -> Action:
             "delay_ms": decision.itinerary.delay_ms,
             "due_ms": decision.due_ms,
             "tier": first_queue(decision.itinerary, names, ladder),
+            **_by_budget(decision),
+        }
+    if isinstance(decision, Skip):
+        return {
+            "event": "skipped",
+            **_who(plan),
+            "policy": decision.policy.name,
+            "error_class": decision.error_class.value,
+            "reason": decision.reason,
         }
     return {"event": "sent to review", **_who(plan), **_why(decision)}
+
+
+def _by_budget(decision: Schedule) -> Action:
+    if decision.deferred_from_ms is None:
+        return {}
+    return {"deferred_from_ms": decision.deferred_from_ms, "budget": decision.budget}
 
 
 def _why(decision: Review) -> Action:

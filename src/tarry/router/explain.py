@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tarry.amqp.delivery import Delivery
 from tarry.contract.message import Acceptance, Probe, Refused, Request
 from tarry.contract.request import parse
+from tarry.core.budgets import NO_CAPS, Caps
 from tarry.core.decide import Failure, Review, Schedule, decide
 from tarry.core.durations import humanise
+from tarry.core.names import Names
 from tarry.core.policy import ErrorClass, Policy
+from tarry.core.urls import split_url
+from tarry.router.eligibility import header_value
 from tarry.topology.model import Topology
 
 ALMOST_ONE = 1 - 2**-53
@@ -37,25 +43,48 @@ class Explanation:
     return_priority: int | None
     """The AMQP priority that the message would return with; None if it has none."""
     priority_why: str
+    eligibility: str
+    """What the policy's endpoint would be asked; empty if it has none."""
+    question: Question | None
+    """The same, to ask it; None if nothing would be asked."""
+    request: Request | None = None
+    """The message as it was read."""
 
 
-def explain(delivery: Delivery, topology: Topology, now_ms: int) -> Explanation:
-    """Decides as `tarry serve` would, except for what only the audit knows: whether the request is a duplicate."""
-    accept = Acceptance(topology.broker_names, topology.destinations, topology.failures)
+class Question(NamedTuple):
+    """What an eligibility endpoint is asked about one message."""
+
+    policy: Policy
+    url: str
+    value: str
+
+
+def explain(
+    delivery: Delivery, topology: Topology, now_ms: int, environment: Mapping[str, str], caps: Caps = NO_CAPS
+) -> Explanation:
+    """Decides as `tarry serve` would, except for what only the audit knows (whether the request is a duplicate, what is
+    used of budgets) and what only an eligibility endpoint knows.
+    """
+    accept = Acceptance(topology.broker_names, topology.acceptable, topology.failures)
     item = parse(delivery, accept, lambda: NO_ID)
     if isinstance(item, Probe):
         return _refused("a probe of `tarry attach`: it is removed from the queue and not retried")
-    return _refused(item.reason) if isinstance(item, Refused) else _decided(item, topology, now_ms)
+    return _refused(item.reason) if isinstance(item, Refused) else _decided(item, topology, now_ms, environment, caps)
 
 
 def _refused(reason: str) -> Explanation:
-    return Explanation(None, None, None, "", None, "", None, None, "", "", reason, None, None, "")
+    return Explanation(None, None, None, "", None, "", None, None, "", "", reason, None, None, "", "", None)
 
 
-def _decided(request: Request, topology: Topology, now_ms: int) -> Explanation:
+def _decided(
+    request: Request, topology: Topology, now_ms: int, environment: Mapping[str, str], caps: Caps
+) -> Explanation:
     rules, failure = topology.rules, request.failure
-    first, last = decide(failure, rules, now_ms, 0.0), decide(failure, rules, now_ms, ALMOST_ONE)
+    first, last = (decide(failure, rules, now_ms, draw, caps) for draw in (0.0, ALMOST_ONE))
     policy = first.policy
+    eligibility, question = "", None
+    if isinstance(first, Schedule):
+        eligibility, question = _eligibility(request, first, topology.broker_names, environment)
     return Explanation(
         failure=failure,
         form=request.form,
@@ -71,6 +100,9 @@ def _decided(request: Request, topology: Topology, now_ms: int) -> Explanation:
         returns_to=_home(request, first) if isinstance(first, Schedule) else None,
         return_priority=_priority(request, first) if isinstance(first, Schedule) else None,
         priority_why=_why_priority(request, first) if isinstance(first, Schedule) else "",
+        eligibility=eligibility,
+        question=question,
+        request=request,
     )
 
 
@@ -116,6 +148,25 @@ def _why_window(decision: Schedule) -> str:
     spread = max(window.spread for window in policy.windows)
     added = f", plus up to {humanise(spread)} at random" if spread else ""
     return f"{closed.at(before)} is not in the window, {closed.describe()}; moved to the next opening{added}"
+
+
+def _eligibility(
+    request: Request, decision: Schedule, names: Names, environment: Mapping[str, str]
+) -> tuple[str, Question | None]:
+    policy, rule = decision.policy, decision.policy.eligibility
+    if rule is None:
+        return "", None
+    queue = f" (check queue {names.check_queue(*policy.check)})" if policy.check is not None else ""
+    url = rule.endpoint(environment)
+    if not rule.has_endpoint:
+        return rule.describe(environment) + queue, None
+    if url is None or rule.key is None:
+        return f"not asked: {rule.url_env} is not set", None
+    value = header_value(request, rule.key)
+    if value is None:
+        return f"not asked: it has no header {rule.key!r} with a text or a whole number", None
+    about = f"{split_url(url).place} is asked about {rule.key} = {value!r}{rule.moment}{queue}"
+    return f"{about}; without an answer: {rule.on_error}", Question(policy, url, value)
 
 
 def _home(request: Request, decision: Schedule) -> str:

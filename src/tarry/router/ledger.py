@@ -23,16 +23,22 @@ from tarry.amqp.field_tables import entry, pick
 from tarry.amqp.properties import PERSISTENT, Properties
 from tarry.amqp.publisher import Message, PublishOutcome
 from tarry.contract.identity import same_body
+from tarry.core.budgets import Slot
 from tarry.core.names import Names
+from tarry.core.policy import Policy
 from tarry.core.states import Note, State
 from tarry.errors import AuditError, AuditUnavailableError
 from tarry.router.batches import isolate_poison
 from tarry.router.pipeline import Publish
 from tarry.store.claims import Store
 from tarry.store.errors import kind_of
-from tarry.store.rows import Claim, Claimed, Granted, Record
+from tarry.store.rows import Charge, Charged, Claim, Claimed, Granted, Leg, LegKey, Record
 
-IN_HEADERS = ("identity", "death", "guessed_round")
+IN_HEADERS = (
+    *("identity", "death", "guessed_round", "owner", "job_type", "priority", "hint_ms"),
+    *("deferred_from_ms", "budget"),
+)
+_NUMBERS = frozenset({"guessed_round", "hint_ms", "deferred_from_ms"})
 
 
 def spool_message(record: Record, names: Names) -> Message:
@@ -67,7 +73,31 @@ def _header(delivery: Delivery, name: str) -> str | int | None:
     found = pick(delivery.properties.headers or b"", {name.encode()}).get(name.encode())
     if found is None:
         return None
-    return found.integer() if name == "guessed_round" else found.text()
+    return found.integer() if name in _NUMBERS else found.text()
+
+
+LEG = b"leg"
+"""The `type` property of a spool message that contains a leg."""
+
+
+def spooled_leg_message(leg: Leg, names: Names) -> Message:
+    properties = Properties(content_type=b"application/json", delivery_mode=PERSISTENT, type=LEG)
+    body = json.dumps(leg._asdict()).encode()
+    return Message(names.spool, "", properties, body, f"spool:{leg.retry_id}:{leg.round}:{leg.leg}")
+
+
+def spooled_leg(delivery: Delivery) -> Leg:
+    """The leg of a spool message. Raises ValueError, TypeError or KeyError if it is not one."""
+    try:
+        fields: dict[str, Any] = json.loads(delivery.body)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    found = Leg(**{name: fields[name] for name in Leg._fields})
+    numbers = (found.round, found.due_ms, found.leg, found.at_ms, found.delay_ms, found.wait_ms or 0)
+    texts = (fields["retry_id"], fields["content"], fields["tier"])
+    if any(type(number) is not int for number in numbers) or any(not isinstance(text, str) for text in texts):
+        raise TypeError("a field of it has the wrong type")
+    return found
 
 
 REMEMBERED = 50_000
@@ -77,8 +107,8 @@ REMEMBERED = 50_000
 UNCONFIRMED = 0
 """Used as the due time of a retry that is claimed but not confirmed to be in any queue."""
 
-IN_REVIEW = 1
-"""Used as the due time of a retry that is in review."""
+OVER = 1
+"""Used as the due time of a retry that is in review or was skipped."""
 
 
 class Known(NamedTuple):
@@ -133,7 +163,7 @@ class Memory:
         """Decides the claim of a request that can be recognised only by its identity, if at all."""
         retry = self._by_body.get(same_body(claim.identity)) if claim.matchable and claim.identity else None
         known = self._known.get(retry) if retry is not None else None
-        if retry is None or known is None or known.due_ms == IN_REVIEW:
+        if retry is None or known is None or known.due_ms == OVER:
             return self._new(claim)
         if known.due_ms != UNCONFIRMED and known.due_ms <= self._now_ms():
             return _granted(claim, retry, known.round + 1, known)
@@ -159,7 +189,7 @@ class Memory:
     def scheduled(self, records: Iterable[Record]) -> None:
         for record in records:
             known = Known(
-                *(record.round, record.due_ms or IN_REVIEW, record.retry_count, record.since_ms),
+                *(record.round, record.due_ms or OVER, record.retry_count, record.since_ms),
                 *(record.identity, record.death, self.guessed_round(record.retry_id)),
             )
             self._keep(record.retry_id, known)
@@ -221,6 +251,8 @@ class ResilientLedger:
         self._names = names
         self._memory = Memory(now_ms)
         self._watch: asyncio.Task[None] | None = None
+        self._legs: OrderedDict[tuple[str, int, int, str], int] = OrderedDict()
+        """By retry id, round and due time, the latest leg that this router has sent."""
         self._to_unclaim: set[tuple[str, int]] = set()
         """Claims to give back as soon as Postgres accepts it."""
         self.trouble: AuditError | None = AuditUnavailableError("Postgres has not answered yet.")
@@ -236,6 +268,26 @@ class ResilientLedger:
             answer.duplicate_of.update(part.duplicate_of)
         return answer
 
+    async def charge(
+        self, policy: Policy, charges: Sequence[Charge], slots: Sequence[Slot], *, is_all: bool
+    ) -> list[Charged]:
+        """Charges budgets. Without an answer of Postgres, or if it refuses one, there is no answer about that retry."""
+
+        async def ask(part: Sequence[Charge]) -> list[Charged]:
+            if self.trouble is not None:
+                return []
+            try:
+                return await self._store.charge(policy, part, slots, is_all=is_all)
+            except AuditUnavailableError as error:
+                self._lost(error)
+                return []
+
+        async def refuse(charge: Charge, error: Exception) -> list[Charged]:
+            self._refuse(charge.retry_id, error)
+            return []
+
+        return [one for part in await isolate_poison(charges, ask, refuse, AuditError) for one in part]
+
     async def unclaim(self, claimed: Sequence[tuple[str, int]]) -> None:
         """Gives back unpublished claims. Their requests are delivered again unless another router handled them."""
         self._to_unclaim.update(claimed)
@@ -248,6 +300,41 @@ class ResilientLedger:
     async def record(self, records: Sequence[Record]) -> None:
         """Records in Postgres or in the spool. A record that Postgres refuses is stored in part."""
         await isolate_poison(records, self._record, self._record_in_part, AuditError)
+
+    async def legs_sent_on(self, legs: Sequence[LegKey]) -> set[LegKey]:
+        """Those of these legs whose next leg is known to be on the broker. If in doubt, it is not."""
+        known = {leg for leg in legs if self._legs.get(leg[:4], 0) > leg.leg}
+        asked = [leg for leg in legs if leg not in known]
+        if asked and self.trouble is None:
+            try:
+                known |= await self._store.legs_sent_on(asked)
+            except AuditUnavailableError as error:
+                self._lost(error)
+            except AuditError as error:
+                log.warning("postgres refused a question about legs", error=str(error))
+        return known
+
+    async def record_legs(self, legs: Sequence[Leg]) -> None:
+        """Records in Postgres or in the spool."""
+        for leg in legs:
+            self._legs[leg[:4]] = leg.leg
+            self._legs.move_to_end(leg[:4])
+        while len(self._legs) > REMEMBERED:
+            self._legs.popitem(last=False)
+        await isolate_poison(legs, self._record_legs, self._refuse_leg, AuditError)
+
+    async def _record_legs(self, legs: Sequence[Leg]) -> None:
+        if self.trouble is None:
+            try:
+                await self._store.record_legs(legs)
+            except AuditUnavailableError as error:
+                self._lost(error)
+            else:
+                return
+        await self._to_spool([spooled_leg_message(leg, self._names) for leg in legs])
+
+    async def _refuse_leg(self, leg: Leg, error: Exception) -> None:
+        self._refuse(leg.retry_id, error)
 
     async def duplicates(self, found: Sequence[tuple[str, int]]) -> None:
         await self._mention(lambda: self._store.note(found, Note.DUPLICATE, "the same request was delivered again"))
@@ -307,13 +394,18 @@ class ResilientLedger:
         await self._spool(records)
 
     async def _record_in_part(self, whole: Record, error: Exception) -> None:
-        """Records it without the payload, message id, error, exchange and routing key."""
+        """Records it without the payload and without texts of the request. A skipped one has no message on the broker:
+        it goes to the spool whole, and from there to review if Postgres refuses it again.
+        """
         self._refuse(whole.retry_id, error)
+        if whole.state is State.SKIPPED:
+            return await self._spool([whole])
         bare = whole._replace(
             body=None, properties=None, message_id=None, error_type=None, error_reason=None, exchange=""
-        )
+        )._replace(owner=None, job_type=None, priority=None)
         if bare != whole:
             await self.record([bare._replace(routing_key="", reason="stored in part")])
+        return None
 
     def _refuse(self, retry_id: str, error: Exception) -> None:
         self.refused += 1
@@ -322,13 +414,16 @@ class ResilientLedger:
     async def _spool(self, records: Sequence[Record]) -> None:
         """Publishes records to the spool in the broker; the tap writes them when Postgres is available again."""
         guessed = [record._replace(guessed_round=self._memory.guessed_round(record.retry_id)) for record in records]
-        left = [spool_message(record, self._names) for record in guessed]
+        await self._to_spool([spool_message(record, self._names) for record in guessed])
+
+    async def _to_spool(self, messages: Sequence[Message]) -> None:
+        left = messages
         while left:
             outcomes = await self._publish(left)
             left = [one for one, outcome in zip(left, outcomes, strict=True) if outcome is not PublishOutcome.CONFIRMED]
             if left:
                 await asyncio.sleep(CHECK_EVERY)
-        self.spooled += len(records)
+        self.spooled += len(messages)
 
     def _lost(self, error: AuditError) -> None:
         if self.trouble is None:

@@ -1,15 +1,16 @@
 """The batch pipeline: everything that happens to a batch of retry requests, on one screen.
 
-    understand → claim → decide → publish → record → settle
+    understand → ask eligibility → claim → decide → charge budgets → publish → record → settle
 
 A crash anywhere before the last step repeats the request, so every step can be repeated: the claim distinguishes a new
-round from a duplicate, and a request is acknowledged only after the broker has confirmed its successor.
+round from a duplicate, and a request is acknowledged only after the broker has confirmed its successor. A skipped
+request has no successor: it is acknowledged after its record is durable.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -21,7 +22,8 @@ from tarry.contract.identity import same_body
 from tarry.contract.message import Acceptance, Probe, Refused, Request
 from tarry.contract.request import parse
 from tarry.contract.review import refused
-from tarry.core.decide import Review, Rulebook, Schedule, decide
+from tarry.core.budgets import NO_CAPS, Caps
+from tarry.core.decide import Review, Rulebook, Schedule, Skip, decide
 from tarry.core.names import Destination, Names
 from tarry.errors import GivenUpError
 from tarry.router.batches import BatchResult, handle_batch
@@ -31,13 +33,15 @@ from tarry.router.plan import (
     claim_of,
     corrected,
     detour,
+    first_leg,
     identified,
     is_new,
     message_of,
     record_of,
     to_review,
+    to_skip,
 )
-from tarry.store.rows import Claim, Claimed, Record
+from tarry.store.rows import Claim, Claimed, Leg, Record
 
 log = structlog.get_logger()
 
@@ -48,6 +52,7 @@ class Ledger(Protocol):
     async def claim(self, claims: Sequence[Claim]) -> Claimed: ...
     async def unclaim(self, claimed: Sequence[tuple[str, int]]) -> None: ...
     async def record(self, records: Sequence[Record]) -> None: ...
+    async def record_legs(self, legs: Sequence[Leg]) -> None: ...
     async def duplicates(self, found: Sequence[tuple[str, int]]) -> None: ...
 
 
@@ -60,12 +65,28 @@ Publish = Callable[[Sequence[Message]], Awaitable[list[PublishOutcome]]]
 """Publishes all messages and returns the outcome of each."""
 
 
+AskEligibility = Callable[[Sequence[Request], Rulebook], Awaitable[Mapping[int, str]]]
+"""Why messages are not wanted any more, by delivery tag. It never fails."""
+
+
+async def nothing_asked(_requests: Sequence[Request], _rules: Rulebook) -> Mapping[int, str]:
+    return {}
+
+
+ChargeBudgets = Callable[[Sequence[RoutePlan], Rulebook], Awaitable[list[RoutePlan]]]
+"""The plans, changed where a budget has no room. It never fails."""
+
+
+async def nothing_charged(plans: Sequence[RoutePlan], _rules: Rulebook) -> list[RoutePlan]:
+    return list(plans)
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """The result of a batch."""
 
     moved: Sequence[RoutePlan]
-    """Confirmed by the broker: in a tier or in review."""
+    """Confirmed by the broker, in a tier or in review; or skipped, and recorded."""
     stuck: Sequence[tuple[RoutePlan, PublishOutcome]]
     """Not accepted by the broker: their requests are requeued and tried again."""
     detours: Sequence[tuple[RoutePlan, PublishOutcome]]
@@ -74,7 +95,7 @@ class Result:
     acked: Sequence[int]
     requeued: Sequence[int]
     decided_s: float
-    """Seconds until the last decision was made, including the claim."""
+    """Seconds until the last decision was made, including eligibility, the claim and the budgets."""
     confirmed_s: float
     """Seconds from then until the last publish outcome."""
 
@@ -95,6 +116,10 @@ class Pipeline:
     new_id: Callable[[], str]
     frame_max: Callable[[], int] = lambda: FRAME_MAX
     """The largest frame that the current publishing connection allows."""
+    ask_eligibility: AskEligibility = nothing_asked
+    charge_budgets: ChargeBudgets = nothing_charged
+    caps: Callable[[], Caps] = lambda: NO_CAPS
+    """The most retries of some owners."""
     in_flight: set[str] = field(default_factory=set)
     """Retries and messages that this router is moving right now; a second request for one of them waits."""
 
@@ -107,23 +132,28 @@ class Pipeline:
         items = [self._understand(delivery) for delivery in deliveries]
         requests, later = self._take_turns([item for item in items if isinstance(item, Request)])
         try:
+            # Asked before the claim: other routers may wait for a claim, which must not wait for HTTP.
+            unwanted = await self.ask_eligibility(requests, self.rules) if self.rules.asks else {}
             ours, duplicates, undecided = await self._claim(requests, given_up)
-            plans = [await self._decide(request, round_) for request, round_ in ours]
+            plans = [await self._decide(one, round_, unwanted.get(one.delivery.tag)) for one, round_ in ours]
+            plans = await self.charge_budgets(plans, self.rules) if self.rules.charges else plans
             plans += [self._refuse(item) for item in items if isinstance(item, Refused)]
             decided = time.perf_counter()
-            moved, stuck, detours = await self._publish(plans)
+            skipped = [plan for plan in plans if isinstance(plan.decision, Skip)]
+            moved, stuck, detours = await self._publish([plan for plan in plans if not isinstance(plan.decision, Skip)])
             confirmed = time.perf_counter()
-            await self._record(moved, duplicates)
+            await self._record([*moved, *((plan, None) for plan in skipped)], duplicates)
         finally:
             self.in_flight.difference_update(key for request in requests for key in _turns(request))
         finished = [
             *(plan.item.delivery.tag for plan, _ in moved),
+            *(plan.item.delivery.tag for plan in skipped),
             *(request.delivery.tag for request in duplicates),
             *(item.delivery.tag for item in items if isinstance(item, Probe)),
         ]
         waiting = [*(plan.item.delivery.tag for plan, _ in stuck), *(one.delivery.tag for one in (*later, *undecided))]
         return Result(
-            [plan for plan, _ in moved],
+            [*(plan for plan, _ in moved), *skipped],
             stuck,
             detours,
             duplicates,
@@ -198,9 +228,11 @@ class Pipeline:
                 undecided.append(request)
         return ours, duplicates, undecided
 
-    async def _decide(self, request: Request, round_: int) -> RoutePlan:
+    async def _decide(self, request: Request, round_: int, unwanted: str | None) -> RoutePlan:
         now = self.now_ms()
-        plan = RoutePlan(request, round_, decide(request.failure, self.rules, now, self.draw()), now)
+        plan = RoutePlan(request, round_, decide(request.failure, self.rules, now, self.draw(), self.caps()), now)
+        if unwanted is not None and isinstance(plan.decision, Schedule):
+            return to_skip(plan, plan.decision, unwanted)
         unreachable = await self.ensure_bound(plan.destination) if isinstance(plan.decision, Schedule) else None
         return plan if unreachable is None else to_review(plan, unreachable)
 
@@ -233,9 +265,14 @@ class Pipeline:
         moved = [one for one, outcome in answered if outcome is PublishOutcome.CONFIRMED]
         return moved, [(plan, outcome) for (plan, _), outcome in answered if outcome is not PublishOutcome.CONFIRMED]
 
-    async def _record(self, moved: Sequence[tuple[RoutePlan, Message]], duplicates: Sequence[Request]) -> None:
+    async def _record(self, moved: Sequence[tuple[RoutePlan, Message | None]], duplicates: Sequence[Request]) -> None:
         if moved:
-            await self.ledger.record([record_of(plan, sent, self.names, self.rules.ladder) for plan, sent in moved])
+            names, ladder = self.names, self.rules.ladder
+            await self.ledger.record([record_of(plan, sent, names, ladder) for plan, sent in moved])
+            if legs := [
+                leg for plan, sent in moved if sent and (leg := first_leg(plan, sent, names, ladder)) is not None
+            ]:
+                await self.ledger.record_legs(legs)
         if duplicates:
             await self.ledger.duplicates([(request.retry_id, request.failure.round + 1) for request in duplicates])
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from tarry.amqp.properties import Properties
 from tarry.amqp.publisher import Message, PublishOutcome
 from tarry.contract.identity import id_identity, is_id_identity, retry_id
+from tarry.contract.layover import content_of, without_legs
 from tarry.contract.message import Refused, Request
 from tarry.contract.returned import fits, for_review, returning
-from tarry.core.decide import Decision, Review, Rulebook, Schedule
+from tarry.core.decide import Decision, Review, Rulebook, Schedule, Skip, hint_of
 from tarry.core.ladder import Ladder, first_queue, itinerary
 from tarry.core.names import Destination, Names
 from tarry.core.policy import Deduplicate, Policy
 from tarry.core.states import State
-from tarry.store.rows import Claim, Granted, Record
+from tarry.store.rows import Claim, Granted, Leg, LegKey, Record
 
 ROOM_FOR_THE_REST = 16_384
 """An upper bound in bytes for all properties except the headers, plus everything that the broker adds on the way."""
@@ -110,8 +112,13 @@ def to_review(plan: RoutePlan, reason: str) -> RoutePlan:
     return plan._replace(decision=Review(decision.policy, decision.error_class, reason))
 
 
+def to_skip(plan: RoutePlan, decision: Schedule, reason: str) -> RoutePlan:
+    """The same plan, changed to a skip. Only what would be scheduled can be skipped."""
+    return plan._replace(decision=Skip(decision.policy, decision.error_class, reason))
+
+
 def detour(plan: RoutePlan, outcome: PublishOutcome, rules: Rulebook) -> RoutePlan | None:
-    """The same delay by the ladder alone, if the tier refused the message. The ladder holds any delay of a policy."""
+    """The same delay by the ladder alone, if the tier refused the message; in several legs if it is a long one."""
     decision = plan.decision
     refused = outcome in (PublishOutcome.RETURNED, PublishOutcome.NACKED)
     if not refused or not isinstance(decision, Schedule) or decision.itinerary.tier_ms is None:
@@ -144,8 +151,10 @@ def _review_key(item: Request | Refused) -> str:
     return key if isinstance(key, str) else key.decode(errors="replace")[:80]
 
 
-def record_of(plan: RoutePlan, message: Message, names: Names, ladder: Ladder) -> Record:
-    """The audit record; body and properties are left out if the policy does not keep payloads."""
+def record_of(plan: RoutePlan, message: Message | None, names: Names, ladder: Ladder) -> Record:
+    """The audit record; body and properties are left out if the policy does not keep payloads. Without a message, the
+    request itself is kept: nothing else remains of a skipped one.
+    """
     item, decision = plan.item, plan.decision
     request = item if isinstance(item, Request) else None
     failure = request.failure if request else None
@@ -154,29 +163,72 @@ def record_of(plan: RoutePlan, message: Message, names: Names, ladder: Ladder) -
     return Record(
         retry_id=item.retry_id,
         round=plan.round,
-        state=State.SCHEDULED if scheduled else State.IN_REVIEW,
+        state=_state_after(decision),
         queue=plan.queue,
-        reason=_storable(decision.reason) if isinstance(decision, Review) else None,
-        exchange=_storable(item.origin.exchange) or "",
-        routing_key=_storable(item.origin.routing_key) or "",
+        reason=storable(_reason(decision)),
+        exchange=storable(item.origin.exchange) or "",
+        routing_key=storable(item.origin.routing_key) or "",
         message_id=item.message_id,
         retry_count=scheduled.retry_count if scheduled else failure.retry_count if failure else 0,
         max_retries=scheduled.max_retries if scheduled else None,
         policy=decision.policy.name if decision.policy else None,
         error_class=decision.error_class,
-        error_type=_storable(failure.error_type) if failure else None,
-        error_reason=_storable(failure.error_reason) if failure else None,
+        error_type=storable(failure.error_type) if failure else None,
+        error_reason=storable(failure.error_reason) if failure else None,
         since_ms=failure.first_failed_ms if failure else None,
         due_ms=scheduled.due_ms if scheduled else None,
         delay_ms=scheduled.itinerary.delay_ms if scheduled else None,
         tier=first_queue(scheduled.itinerary, names, ladder) if scheduled else None,
-        body=message.body if keep else None,
-        properties=message.encoded_properties() if keep else None,
+        body=(message or item.delivery).body if keep else None,
+        properties=(_stored(message, scheduled) if message else _encoded(item)) if keep else None,
         identity=request.identity if request else None,
         death=request.death if request else None,
+        owner=storable(failure.owner) if failure else None,
+        job_type=storable(failure.job_type) if failure else None,
+        priority=storable(failure.priority) if failure else None,
+        hint_ms=hint_of(failure, plan.now_ms) if failure else None,
+        deferred_from_ms=scheduled.deferred_from_ms if scheduled else None,
+        budget=storable(decision.budget),
     )
 
 
-def _storable(text: str | None) -> str | None:
+def _reason(decision: Decision) -> str | None:
+    """Why it is not scheduled, or later than it would be without budgets."""
+    if not isinstance(decision, Schedule):
+        return decision.reason
+    if decision.deferred_from_ms is None:
+        return None
+    before = datetime.fromtimestamp(decision.deferred_from_ms / 1000, UTC)
+    return f"deferred from {before:%Y-%m-%d %H:%M:%S} UTC: over its budget of {decision.budget}"
+
+
+def _state_after(decision: Decision) -> State:
+    if isinstance(decision, Schedule):
+        return State.SCHEDULED
+    return State.SKIPPED if isinstance(decision, Skip) else State.IN_REVIEW
+
+
+def _encoded(item: Request | Refused) -> bytes:
+    """The properties of the request as it was delivered."""
+    return b"".join(item.delivery.properties.encode())
+
+
+def _stored(message: Message, scheduled: Schedule | None) -> bytes:
+    if scheduled is None or not scheduled.itinerary.leg_ms:
+        return message.encoded_properties()
+    return b"".join(without_legs(message.properties).encode())
+
+
+def first_leg(plan: RoutePlan, message: Message, names: Names, ladder: Ladder) -> Leg | None:
+    """The first leg of a plan whose delay takes several; None for any other."""
+    decision = plan.decision
+    if not isinstance(decision, Schedule) or not decision.itinerary.leg_ms:
+        return None
+    way, content = decision.itinerary, content_of(message.properties, message.body)
+    key = LegKey(plan.item.retry_id, plan.round, decision.due_ms, content, 1)
+    return Leg.of(key, way, first_queue(way, names, ladder), plan.now_ms)
+
+
+def storable(text: str | None) -> str | None:
     """Escapes NUL, which Postgres text cannot contain."""
     return text.replace("\x00", "\\x00") if text and "\x00" in text else text

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,17 +18,26 @@ from tarry.amqp.consumer import LINGER
 from tarry.amqp.url import Address
 from tarry.audit.maintenance import AuditFindings, maintain
 from tarry.contract.message import Acceptance
+from tarry.core.budgets import NO_CAPS, Caps
 from tarry.errors import AuditError, AuditUnavailableError, BrokerUnreachableError
-from tarry.router.actions import Action, actions, log_actions, success_actions
+from tarry.router.actions import Action, actions, log_actions, skip_actions, success_actions
+from tarry.router.budgets import Budgets
+from tarry.router.check import BATCH as CHECK_BATCH
+from tarry.router.check import CheckHandler
 from tarry.router.destinations import Destinations
+from tarry.router.eligibility import EligibilityCheck
+from tarry.router.layover import BATCH as LAYOVER_BATCH
+from tarry.router.layover import LayoverHandler
 from tarry.router.ledger import ResilientLedger
 from tarry.router.pipeline import CurrentPipeline, Pipeline, RequestHandler, Result
 from tarry.router.unroutable import BATCH as UNROUTABLE_BATCH
 from tarry.router.unroutable import UnroutableHandler
 from tarry.service.connections import (
     IN_FLIGHT,
+    CheckConnections,
     CurrentPublisher,
     IntakeSwitch,
+    LayoverConnection,
     NackMonitor,
     QueueReader,
     RequestConnections,
@@ -42,9 +51,9 @@ from tarry.service.reload import Reload
 from tarry.service.startup_checks import check_broker
 from tarry.service.tap import BATCH as TAP_BATCH
 from tarry.service.tap import LINGER as TAP_LINGER
-from tarry.service.tap import RequeueCheck, TapQueue, make_taps
+from tarry.service.tap import RequeueCheck, TapListeners, TapQueue, make_taps
 from tarry.store.claims import Store
-from tarry.store.rows import RecordedReturn, Success
+from tarry.store.rows import RecordedReturn, SkippedWhenDue, Success
 from tarry.tasks import FIRST_PAUSE, LONGEST_PAUSE, either, in_thread, keep, sleep_unless
 from tarry.topology.model import Topology
 
@@ -82,6 +91,11 @@ def build_service(
     look_every: float = 60.0,
     metrics: Metrics | None = None,
     heartbeat: Heartbeat | None = None,
+    count_returned: Callable[[Iterable[str]], None] = lambda _: None,
+    count_failed: Callable[[Iterable[str]], None] = lambda _: None,
+    caps: Callable[[], Caps] = lambda: NO_CAPS,
+    notes: Callable[[], list[str]] = list,
+    on_batch: Callable[[int], None] = lambda _: None,
 ) -> Service:
     """Builds all parts of the service and connects them, once.
 
@@ -89,7 +103,9 @@ def build_service(
     once its tables exist. `files` are the topology's folder and a function that reads it again; with None the topology
     never changes. `on_topology` is called when changed files are in use. `keeper` makes one audit pass every
     `look_every` seconds; None disables audit passes. `metrics` are given if others count in them too. `heartbeat`
-    reports to the store that this router runs.
+    reports to the store that this router runs. `count_returned` and `count_failed` get the queues of returns, and of
+    messages that failed after a return. `caps` are the most retries of some owners, as they are now. `notes` are what
+    limits the background tasks. `on_batch` is called with the number of requests in each batch.
     """
     names, ladder, metrics = topology.broker_names, topology.ladder_shape, metrics or Metrics()
 
@@ -97,6 +113,8 @@ def build_service(
     publisher, running, intake = CurrentPublisher(), RunningBatches(), intake or IntakeSwitch()
     ledger = ResilientLedger(store, publisher.publish, names, now_ms)
     destinations = Destinations(address, names, time.monotonic)
+    eligibility = EligibilityCheck(metrics.count_eligibility_request, metrics.count_eligibility_unknown)
+    budgets = Budgets(ledger, random.random, metrics.count_budget_unapplied)
     pipeline = CurrentPipeline(
         Pipeline(
             names=names,
@@ -109,36 +127,36 @@ def build_service(
             draw=random.random,
             new_id=lambda: str(uuid.uuid4()),
             frame_max=publisher.frame_max,
+            ask_eligibility=eligibility,
+            charge_budgets=budgets,
+            caps=caps,
         )
     )
     nacks = NackMonitor(time.monotonic)
 
     def report(result: Result) -> None:
         metrics.count(result)
+        on_batch(len(result.acked))
         if heartbeat is not None:
             heartbeat.handled += len(result.acked)
+        count_failed(plan.queue for plan in result.moved if plan.round > 1)
         if nacks.are_lasting(result):
             intake.end_consumer()
         write_actions(list(actions(result, names, ladder)))
 
     requeued = RequeueCheck(store, metrics.count_requeued)
 
-    def on_returns(found: Sequence[RecordedReturn]) -> None:
-        metrics.count_returns(found)
-        requeued.add(found)
-
-    def on_successes(found: Sequence[Success]) -> None:
-        metrics.count_successes(found)
-        write_actions(list(success_actions(found)))
+    listeners = _listeners(metrics, requeued, write_actions, count_returned)
 
     def on_pass(findings: AuditFindings | None) -> None:
         metrics.count_pass(findings)
-        on_successes(findings.presumed if findings else ())
+        listeners.on_successes(findings.presumed if findings else ())
 
     # The handlers of the queues, and the connections that read the queues.
     requests = RequestHandler(pipeline, report)
     unroutable = UnroutableHandler(pipeline, ledger, destinations.bind_again, metrics.count_unroutable)
-    taps = make_taps(store, names, on_returns, on_successes, metrics.count_cancelled)
+    layovers = LayoverHandler(pipeline, ledger, metrics.count_layovers)
+    taps = make_taps(store, names, listeners)
     migration = StoreMigration(migrate, ledger)
 
     def reader(queue: str, purpose: str, batch: int, prefetched: int, linger: float = LINGER) -> QueueReader:
@@ -150,14 +168,20 @@ def build_service(
 
     request_reader = reader(names.scheduled, "router: consume", batch, IN_FLIGHT + 1)
     unroutable_reader = reader(names.unroutable, "unroutable", UNROUTABLE_BATCH, 2)
+    layover_reader = reader(names.layover, "layover", LAYOVER_BATCH, 2)
+    check_reader = partial(reader, purpose="check", batch=CHECK_BATCH, prefetched=2)
+    check_handler = partial(CheckHandler, pipeline=pipeline, eligibility=eligibility, count=metrics.count_checked)
     connections: dict[str, Callable[[], Awaitable[str]]] = {
         "router": RequestConnections(request_reader, requests, publisher, intake).run,
         **{tap.purpose: tap_connection(tap).run for tap in taps},
         "unroutable": partial(unroutable_reader.read, lambda _: unroutable),
+        "layover": LayoverConnection(layover_reader, layovers).run,
+        "checks": CheckConnections(pipeline, check_reader, check_handler, address, running.over).run,
     }
 
     def use(changed: Topology) -> None:
         pipeline.use(changed.rules, _acceptance(changed))
+        eligibility.use(changed.policies)
         metrics.show_policies(changed.policies)
         on_topology(changed)
 
@@ -171,6 +195,9 @@ def build_service(
         publisher=publisher,
         ledger=ledger,
         destinations=destinations,
+        eligibility=eligibility,
+        budgets=budgets,
+        pipeline=pipeline,
         taps=taps,
         migration=migration,
         connections=connections,
@@ -181,7 +208,32 @@ def build_service(
         on_pass=on_pass,
         look_every=look_every,
         heartbeat=heartbeat,
+        background_notes=notes,
     )
+
+
+def _listeners(
+    metrics: Metrics,
+    requeued: RequeueCheck,
+    write_actions: Callable[[Sequence[Action]], None],
+    count_returned: Callable[[Iterable[str]], None],
+) -> TapListeners:
+    """Counts what the taps record, and writes the log lines of successes and skips."""
+
+    def on_returns(found: Sequence[RecordedReturn]) -> None:
+        metrics.count_returns(found)
+        requeued.add(found)
+        count_returned(one.seen.queue for one in found)
+
+    def on_successes(found: Sequence[Success]) -> None:
+        metrics.count_successes(found)
+        write_actions(list(success_actions(found)))
+
+    def on_skips(found: Sequence[SkippedWhenDue]) -> None:
+        metrics.count_skips(found)
+        write_actions(list(skip_actions(found)))
+
+    return TapListeners(on_returns, on_successes, on_skips, metrics.count_cancelled)
 
 
 def now_ms() -> int:
@@ -189,7 +241,7 @@ def now_ms() -> int:
 
 
 def _acceptance(topology: Topology) -> Acceptance:
-    return Acceptance(topology.broker_names, topology.destinations, topology.failures)
+    return Acceptance(topology.broker_names, topology.acceptable, topology.failures)
 
 
 def _reload(
@@ -241,6 +293,9 @@ class Service:
     publisher: CurrentPublisher
     ledger: ResilientLedger
     destinations: Destinations
+    eligibility: EligibilityCheck
+    budgets: Budgets
+    pipeline: CurrentPipeline
     taps: Sequence[TapQueue]
     migration: StoreMigration
     connections: Mapping[str, Callable[[], Awaitable[str]]]
@@ -255,6 +310,8 @@ class Service:
     look_every: float
     """Seconds between two audit passes."""
     heartbeat: Heartbeat | None
+    background_notes: Callable[[], list[str]]
+    """What limits the background tasks."""
     _waiting: str | None = "it is starting"
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -301,8 +358,12 @@ class Service:
 
     @property
     def notes(self) -> list[str]:
-        """What limits this router, without preventing it from moving requests: no Postgres, or a paused intake."""
-        return [str(note) for note in (self.degraded, self.intake.note) if note]
+        """What limits this router, without preventing it from moving requests: no Postgres, a paused intake, budgets
+        that are not applied, an eligibility endpoint that does not answer, or events that are far behind.
+        """
+        own = [str(note) for note in (self.degraded, self.intake.note) if note]
+        guards = [*self.budgets.troubles(self.pipeline.current.rules), *self.eligibility.troubles]
+        return [*own, *guards, *self.background_notes()]
 
     def _parts(self, stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
         """Everything that runs concurrently, by name."""
@@ -369,7 +430,9 @@ class Service:
             task.cancel()
         if late:
             await asyncio.wait(late, timeout=0.5)
-        await asyncio.gather(self.ledger.close(), self.destinations.close(), self.store.close())
+        await asyncio.gather(
+            self.ledger.close(), self.destinations.close(), self.eligibility.close(), self.store.close()
+        )
 
     def _restarted(self, part: str) -> None:
         self.metrics.reconnects.labels(part).inc()

@@ -8,18 +8,25 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+import structlog
 from pika.exceptions import ChannelClosedByBroker
 
 from tarry.amqp.consumer import Consumer
 from tarry.amqp.delivery import Delivery
 from tarry.amqp.publisher import Message, Publisher, PublishOutcome
 from tarry.amqp.url import Address
+from tarry.core.names import Check
+from tarry.errors import BrokerError, BrokerUnreachableError
 from tarry.router.batches import BatchResult, GiveUp
-from tarry.router.pipeline import FRAME_MAX, RequestHandler, Result
+from tarry.router.check import CheckHandler
+from tarry.router.layover import LayoverHandler
+from tarry.router.pipeline import FRAME_MAX, CurrentPipeline, RequestHandler, Result
 from tarry.service.startup_checks import check_way_out, refused
 from tarry.service.tap import TapQueue
-from tarry.tasks import either
+from tarry.tasks import either, sleep_unless
 from tarry.topology.model import Topology
+
+log = structlog.get_logger()
 
 IN_FLIGHT = 4
 """Concurrent batches of requests: the next is being claimed while the previous is being confirmed."""
@@ -208,6 +215,8 @@ class Batches:
 class RunningBatches:
     """All batches in progress, so that a shutdown can wait for them."""
 
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once no new batches start."""
     _running: set[Batches] = field(default_factory=set)
     _orphans: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -222,6 +231,7 @@ class RunningBatches:
 
     async def finish(self, patience: float) -> None:
         """Starts no new batches; those in progress get `patience` seconds, then they are left to be delivered again."""
+        self.over.set()
         for batches in self._running:
             batches.consumer.finish()
         working = self._orphans.union(*(batches.working for batches in self._running))
@@ -305,6 +315,110 @@ class RequestConnections:
         if ended or self.intake.paused:
             return ended
         return "the broker keeps refusing publishes: opening a new connection"
+
+
+LOOK_AGAIN = 30.0
+"""Seconds between attempts to read a queue that an installation does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoverConnection:
+    """Reads the layover queue. An installation of an earlier version may not have it, or the router's user may not read
+    it. Everything else works without it, so the router runs, and says what to do.
+    """
+
+    reader: QueueReader
+    handler: LayoverHandler
+
+    async def run(self) -> str:
+        """Runs one connection until it ends; returns the reason."""
+        over = self.reader.running.over
+        return await _read_if_possible(self.reader, self._handle, "the layover queue cannot be read", over)
+
+    def _handle(self, consumer: Consumer) -> Handle:
+        return partial(self.handler, given_up=consumer.link.given_up)
+
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks at whether the policies have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckConnections:
+    """Reads the check queues of the policies that name an endpoint: a connection for each, and one that reports skips.
+
+    What is not read returns when it expires. So if a queue is missing, or the router's user may not read it or not
+    report, the router runs, and says what to do.
+    """
+
+    pipeline: CurrentPipeline
+    reader: Callable[[str], QueueReader]
+    handler: Callable[..., CheckHandler]
+    """Makes the handler of a check; called with `check`, `publish` and `reject`."""
+    address: Address
+    over: asyncio.Event
+    """Set when the service ends."""
+
+    async def run(self) -> str:
+        """Runs until a connection ends, or the service; returns the reason."""
+        while not self.over.is_set():
+            checks = self._wanted()
+            if not checks:
+                await sleep_unless(self.over, LOOK_EVERY)
+            elif ended := await self._run(checks):
+                return ended
+        return ""
+
+    def _wanted(self) -> frozenset[Check]:
+        found = self.pipeline.current.rules.checks
+        return frozenset(
+            check for check, policy in found.items() if policy.eligibility and policy.eligibility.has_endpoint
+        )
+
+    async def _run(self, checks: frozenset[Check]) -> str:
+        """Runs until a connection ends or the policies change; returns the reason, empty if they did."""
+        publisher = await Publisher.open(self.address, "check: report")
+        tasks = [asyncio.create_task(self._read(check, publisher)) for check in checks]
+        tasks.append(asyncio.create_task(self._until_changed(checks)))
+        try:
+            done, _ = await asyncio.wait([publisher.link.closed, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            return next(iter(done)).result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await publisher.link.close()
+
+    async def _until_changed(self, checks: frozenset[Check]) -> str:
+        while self._wanted() == checks and not self.over.is_set():
+            await sleep_unless(self.over, LOOK_EVERY)
+        return ""
+
+    async def _read(self, check: Check, publisher: Publisher) -> str:
+        reader = self.reader(self.pipeline.current.names.check_queue(*check))
+
+        def handler(consumer: Consumer) -> Handle:
+            return self.handler(check=check, publish=publisher.publish, reject=consumer.reject)
+
+        return await _read_if_possible(reader, handler, "the check queue cannot be read", self.over)
+
+
+async def _read_if_possible(
+    reader: QueueReader, handler: Callable[[Consumer], Handle], trouble: str, over: asyncio.Event
+) -> str:
+    """Runs one connection until it ends; returns the reason. While the queue is missing, or may not be read, it says so
+    and tries again.
+    """
+    while not over.is_set():
+        try:
+            return await reader.read(handler)
+        except BrokerUnreachableError:
+            raise
+        except (BrokerError, ChannelClosedByBroker) as error:
+            do = f"run `tarry topology apply`, and let the router's user read {reader.queue}"
+            log.warning(trouble, queue=reader.queue, reason=str(error), do=do)
+            await sleep_unless(over, LOOK_AGAIN)
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

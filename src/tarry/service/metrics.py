@@ -13,14 +13,18 @@ from tarry import __version__
 from tarry.attach.listing import AttachmentState
 from tarry.audit.maintenance import AuditFindings
 from tarry.contract.message import Request
-from tarry.core.decide import Review, Schedule
+from tarry.core.breaker import BreakerState
+from tarry.core.decide import Review, Schedule, Skip
 from tarry.core.policy import ErrorClass, Policy
 from tarry.errors import AuditError
+from tarry.events.cloudevent import Event
+from tarry.events.lag import EventsStatus
+from tarry.operations.paused_destination import PausedDestination
 from tarry.router.pipeline import Result
 from tarry.router.plan import RoutePlan
 from tarry.service.depth import DepthCollector
 from tarry.store.errors import Trouble, kind_of
-from tarry.store.rows import RecordedCancel, RecordedReturn, Return, Success
+from tarry.store.rows import RecordedCancel, RecordedReturn, Return, SkippedWhenDue, Success
 
 OTHER = "other"
 LAST_ATTEMPT = 10
@@ -124,6 +128,9 @@ def _family(name: str, text: str, label: str, values: Mapping[str, float]) -> Ga
     return family
 
 
+_BREAKER_STATES = (BreakerState.CLOSED, BreakerState.CLOSING, BreakerState.HALF_OPEN, BreakerState.OPEN)
+"""In the order of their numbers."""
+
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 DRIFT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 30)
 SIZES = (1, 5, 20, 50, 100, 200, 500, 1000, 5000)
@@ -147,6 +154,9 @@ class Metrics:
             "status",
         )
         self.exhausted = count("retries_exhausted", "Messages that used all their retries and went to review.", "queue")
+        self.skipped = count(
+            "retries_skipped", "Retries that a rule of their policy ended: the message is not wanted any more.", "queue"
+        )
         self.depth = DepthCollector()
         self.registry.register(self.depth)
         self.audit = AuditMetrics()
@@ -189,8 +199,16 @@ class Metrics:
             "tarry_detours", "Retries that their tier did not accept, sent through the ladder.", "outcome"
         )
         self.unroutable = count("tarry_unroutable", "Unroutable messages, by outcome.", "outcome")
+        self.layovers = count(
+            "tarry_layovers",
+            "Messages between two legs of a delay that is longer than the ladder holds: `sent` on the next leg, "
+            "`duplicate` (dropped, its next leg was sent before) or `review`.",
+            "outcome",
+        )
         self.reconnects = count("tarry_reconnects", "Connections lost and opened again, by part.", "part")
         self.reloads = count("tarry_reloads", "Changes of the topology files, by outcome.", "outcome")
+
+        self._add_guards()
 
         self.batch = spread("tarry_batch_size", "Requests per batch.", SIZES)
         self.decision = spread("tarry_decision_seconds", "Time from receiving a batch to its last decision.", SECONDS)
@@ -209,6 +227,28 @@ class Metrics:
         self.degraded = gauge("tarry_degraded", "1 while Postgres is unavailable and history waits in the broker.")
         self.trouble = gauge("tarry_postgres_trouble", "1 for the kind of problem that Postgres has.", "kind")
         self.paused = gauge("tarry_intake_paused", "1 while an operator has paused the intake.")
+        self.throttle = gauge(
+            "tarry_throttle_rate",
+            "The most returns a second to a throttled destination; shown by the router that releases them.",
+            "destination",
+        )
+        self.throttle_held = gauge(
+            "tarry_throttle_held",
+            "Retries that wait because their destination is throttled; shown by the router that releases them.",
+            "destination",
+        )
+        self.breakers, self.breaker_changes = (
+            gauge(
+                "tarry_breaker_state",
+                "The state of each breaker that has been open: 0 closed, 1 closing, 2 half-open, 3 open; shown by the "
+                "router that opens and closes them.",
+                "destination",
+            ),
+            count(
+                "tarry_breaker_changes", "Changes of breakers by the service, by the new state.", "destination", "to"
+            ),
+        )
+        self.events, self.events_lag, self.webhook_deliveries, self.webhook_seconds = self._of_events()
         self.blocked = gauge("tarry_blocked", "1 while the broker has an alarm and accepts no publishes.")
         self.consuming = gauge("tarry_consuming", "1 while the broker delivers requests to this router.")
         self.spooled = gauge("tarry_spooled", "Records written to the spool since the start.")
@@ -216,6 +256,45 @@ class Metrics:
         self.policies = gauge("tarry_policy_info", "1 for each policy in use.", "policy", "max_retries")
         self.build = gauge("tarry_build_info", "The version in use.", "version")
         self.build.labels(__version__).set(1)
+
+    def _add_guards(self) -> None:
+        count = self._counter
+        self.eligibility_requests = count(
+            "tarry_eligibility_requests",
+            "Requests to eligibility endpoints: `answered` or `failed`.",
+            "policy",
+            "outcome",
+        )
+        self.eligibility_unknown = count(
+            "tarry_eligibility_unknown",
+            "Messages about which an eligibility endpoint gave no answer, and what on_error made of them: `allow` or "
+            "`skip`.",
+            "policy",
+            "treated",
+        )
+
+        self.budgets = count(
+            "tarry_budget",
+            "Retries for which a budget of their policy had no room: `defer`, `review` or `skip`; and those that were "
+            "not charged because Postgres did not answer: `unapplied`.",
+            "policy",
+            "outcome",
+        )
+        self.checked = count(
+            "tarry_checked",
+            "Messages that were due and that this router asked about: `returned` or `skipped`.",
+            "policy",
+            "outcome",
+        )
+
+    def _of_events(self) -> tuple[Counter, Gauge, Counter, Histogram]:
+        text = "Time since the oldest step was recorded whose event is not published; 0 if all are, or events are off."
+        lag = self._gauge("tarry_events_lag_seconds", text)
+        published = self._counter("tarry_events_published", "Events that the broker has confirmed, by type.", "type")
+        text = "Attempts to deliver an event to a webhook: `delivered`, `failed` (it is retried), `refused` or `gone`."
+        took = "How long an attempt took, from the lookup of the name to the answer."
+        deliveries = self._counter("tarry_webhook_deliveries", text, "webhook", "outcome")
+        return published, lag, deliveries, self._histogram("tarry_webhook_delivery_seconds", took, SECONDS, "webhook")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
@@ -235,6 +314,8 @@ class Metrics:
         # Looking up a label costs more than adding: do it once per label in the batch, not once per message.
         for queue, plans in _by_queue(result.moved).items():
             self._count_queue(self.queues(queue), plans)
+        for (policy, over), times in Tally(_over_budget(result.moved)).items():
+            self.budgets.labels(policy, over).inc(times)
         for outcome, times in Tally(outcome for _, outcome in result.stuck).items():
             self.stuck.labels(outcome.value).inc(times)
         for outcome, times in Tally(outcome for _, outcome in result.detours).items():
@@ -249,6 +330,8 @@ class Metrics:
             self.kinds.labels("automatic").inc(len(scheduled))
             for number, times in Tally(attempt(decision.retry_count) for decision in scheduled).items():
                 self.attempts.labels(number).inc(times)
+        if skipped := sum(isinstance(plan.decision, Skip) for plan in plans):
+            self.skipped.labels(queue).inc(skipped)
         if reviewed:
             self.reviewed.labels(queue).inc(len(reviewed))
             exhausted = sum(decision.exhausted for decision in reviewed)
@@ -256,6 +339,18 @@ class Metrics:
             self.exhausted.labels(queue).inc(exhausted)
             self.not_retryable.labels(queue).inc(final)
             self.dead.labels(queue).inc(exhausted + final)
+
+    def count_eligibility_request(self, policy: str, outcome: str, number: int) -> None:
+        self.eligibility_requests.labels(policy, outcome).inc(number)
+
+    def count_eligibility_unknown(self, policy: str, treated: str, number: int) -> None:
+        self.eligibility_unknown.labels(policy, treated).inc(number)
+
+    def count_budget_unapplied(self, policy: str, number: int) -> None:
+        self.budgets.labels(policy, "unapplied").inc(number)
+
+    def count_checked(self, policy: str, outcome: str, number: int) -> None:
+        self.checked.labels(policy, outcome).inc(number)
 
     def count_returns(self, found: Sequence[RecordedReturn]) -> None:
         """Counts one batch of the tap."""
@@ -275,9 +370,33 @@ class Metrics:
             self.cancelled.labels(queue).inc(times)
         self._count_due(one.seen.queue for one in found if one.comes_due)
 
+    def count_skips(self, found: Sequence[SkippedWhenDue]) -> None:
+        """Counts messages that were skipped when they were due."""
+        for queue, times in Tally(self.queues(one.queue) for one in found).items():
+            self.skipped.labels(queue).inc(times)
+        self._count_due(one.queue for one in found if one.comes_due)
+
     def count_held(self, queues: Sequence[str]) -> None:
         """Counts retries that came due and are held."""
         self._count_due(queues)
+
+    def show_paused(self, found: Sequence[PausedDestination]) -> None:
+        """Shows what is throttled now."""
+        self.throttle.clear()
+        self.throttle_held.clear()
+        for one in found:
+            if one.throttle is not None:
+                self.throttle.labels(self.queues(one.label)).set(one.throttle)
+                if one.held is not None:
+                    self.throttle_held.labels(self.queues(one.label)).set(one.held)
+
+    def show_breakers(self, found: Mapping[str, BreakerState]) -> None:
+        self.breakers.clear()
+        for destination, state in found.items():
+            self.breakers.labels(self.queues(destination)).set(_BREAKER_STATES.index(state))
+
+    def count_breaker_change(self, destination: str, state: BreakerState) -> None:
+        self.breaker_changes.labels(self.queues(destination), str(state)).inc()
 
     def _count_due(self, queues: Iterable[str]) -> None:
         for queue, times in Tally(map(self.queues, queues)).items():
@@ -315,6 +434,20 @@ class Metrics:
         for queue, times in Tally(self.queues(one) for one in queues).items():
             self.executed.labels(queue, "unroutable").inc(times)
 
+    def count_layovers(self, outcome: str, times: int) -> None:
+        self.layovers.labels(outcome).inc(times)
+
+    def count_events(self, found: Sequence[Event]) -> None:
+        for kind, times in Tally(one.word for one in found).items():
+            self.events.labels(kind).inc(times)
+
+    def show_events(self, status: EventsStatus | None) -> None:
+        self.events_lag.set(status.lag_s if status else 0)
+
+    def count_webhook_delivery(self, webhook: str, outcome: str, seconds: float) -> None:
+        self.webhook_deliveries.labels(webhook, outcome).inc()
+        self.webhook_seconds.labels(webhook).observe(seconds)
+
     def show_policies(self, policies: Iterable[Policy]) -> None:
         self.policies.clear()
         for policy in policies:
@@ -326,6 +459,14 @@ def _by_queue(plans: Iterable[RoutePlan]) -> dict[str, list[RoutePlan]]:
     for plan in plans:
         found.setdefault(plan.queue, []).append(plan)
     return found
+
+
+def _over_budget(plans: Iterable[RoutePlan]) -> Iterator[tuple[str, str]]:
+    """Policy and outcome of what a budget had no room for."""
+    for decision in (plan.decision for plan in plans):
+        if decision.budget is not None and decision.policy is not None:
+            became = "defer" if isinstance(decision, Schedule) else "skip" if isinstance(decision, Skip) else "review"
+            yield decision.policy.name, became
 
 
 def _failed_attempts(plans: Iterable[RoutePlan]) -> Iterator[int]:

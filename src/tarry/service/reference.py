@@ -23,6 +23,7 @@ _WORTH = {
     "retries_scheduled": "`sum by (queue) (rate(retries_scheduled_total[5m]))`: how much fails, and where",
     "retries_executed": '`sum(rate(retries_executed_total{status="unroutable"}[15m])) > 0`: queues are missing',
     "retries_exhausted": "`sum by (queue) (increase(retries_exhausted_total[1h])) > 100`: retries do not help there",
+    "retries_skipped": "`sum by (queue) (increase(retries_skipped_total[1h]))`: how many are not wanted any more",
     "retry_queue_depth": "`max(retry_queue_depth) > 100000`: far more waits than usual",
     "tarry_due": "`sum(increase(tarry_due_total[1h])) - sum(increase(tarry_requeued_total[1h]))`: due, and not back",
     "tarry_requeued": "`rate(tarry_requeued_total[5m])`: retries returned",
@@ -37,8 +38,13 @@ _WORTH = {
     "tarry_stuck": "`increase(tarry_stuck_total[5m]) > 0`: a tier is missing (`returned`) or full (`nacked`)",
     "tarry_detours": "`increase(tarry_detours_total[5m]) > 0`: as above, and the ladder was used instead",
     "tarry_unroutable": "`increase(tarry_unroutable_total[15m]) > 0`: a queue was deleted, or lost its binding",
+    "tarry_layovers": '`increase(tarry_layovers_total{outcome="review"}[1d]) > 0`: a message was not readable',
     "tarry_reconnects": "`increase(tarry_reconnects_total[10m]) > 5`: the connection to the broker is unstable",
     "tarry_reloads": '`increase(tarry_reloads_total{outcome="refused"}[10m]) > 0`: a changed file is not in use',
+    "tarry_budget": '`increase(tarry_budget_total{outcome="unapplied"}[5m]) > 0`: budgets are not applied',
+    "tarry_eligibility_requests": '`increase(tarry_eligibility_requests_total{outcome="failed"}[5m]) > 0`: no answers',
+    "tarry_checked": "`sum by (policy, outcome) (increase(tarry_checked_total[1h]))`: what is skipped when due",
+    "tarry_eligibility_unknown": "`increase(tarry_eligibility_unknown_total[5m]) > 0`: on_error decides",
     "tarry_batch_size": "`histogram_quantile(0.5, rate(tarry_batch_size_bucket[5m])) > 400`: at full load",
     "tarry_decision_seconds": "`histogram_quantile(0.99, rate(tarry_decision_seconds_bucket[5m])) > 1`: slow Postgres",
     "tarry_confirm_seconds": "`histogram_quantile(0.99, rate(tarry_confirm_seconds_bucket[5m])) > 1`: slow broker",
@@ -57,6 +63,19 @@ _WORTH = {
     "tarry_presumed": "`rate(tarry_presumed_total[1h])`: successes that no consumer reported",
     "tarry_cancelled": "`increase(tarry_cancelled_total[1h])`: how many retries operators cancel",
     "tarry_postgres_trouble": "`max by (kind) (tarry_postgres_trouble) == 1`: what is wrong with Postgres",
+    "tarry_throttle_rate": "`max by (destination) (tarry_throttle_rate)`: which destinations are throttled",
+    "tarry_throttle_held": "`max by (destination) (tarry_throttle_held / tarry_throttle_rate) > 600`: a throttle "
+    "delays messages by more than ten minutes",
+    "tarry_breaker_state": "`max by (destination) (tarry_breaker_state) >= 2` for 30 m: a destination is down, see "
+    "`tarry breakers`",
+    "tarry_breaker_changes": '`sum by (destination) (increase(tarry_breaker_changes_total{to="open"}[1h])) > 5`: it '
+    "comes and goes",
+    "tarry_events_published": "`sum by (type) (rate(tarry_events_published_total[5m]))`: what happens",
+    "tarry_events_lag_seconds": "`max(tarry_events_lag_seconds) > 120`: `tarry status` names what holds them up",
+    "tarry_webhook_deliveries": '`increase(tarry_webhook_deliveries_total{outcome!="delivered"}[15m]) > 0`: '
+    "`tarry webhooks list` shows why",
+    "tarry_webhook_delivery_seconds": "`histogram_quantile(0.99, sum by (le, webhook) "
+    "(rate(tarry_webhook_delivery_seconds_bucket[5m]))) > 5`: a slow endpoint",
     "tarry_intake_paused": "`max(tarry_intake_paused) == 1` for 1 h: the intake was not resumed",
     "tarry_degraded": "`max_over_time(tarry_degraded[5m]) == 1`: no Postgres; history waits in the broker",
     "tarry_blocked": "`tarry_blocked == 1` for 5 m: the broker has a memory or disk alarm",

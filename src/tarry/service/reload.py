@@ -82,6 +82,8 @@ class Reload:
     def _refuse_restart(self, wanted: Topology) -> None:
         if (wanted.names, wanted.ladder) != (self.current.names, self.current.ladder):
             raise TopologyError("names and ladder cannot change while the service runs: restart it for that.")
+        if wanted.events.enabled != self.current.events.enabled:
+            raise TopologyError("events cannot be switched while the service runs: restart it for that.")
 
     def _complain(self, event: str, error: TarryError) -> None:
         """Logs and counts each reason once."""

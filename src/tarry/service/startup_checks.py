@@ -13,7 +13,7 @@ from tarry.amqp.declare import channel, refusal
 from tarry.amqp.properties import Properties
 from tarry.amqp.publisher import Message, Publisher
 from tarry.amqp.url import Address
-from tarry.core.names import NO_TIER
+from tarry.core.names import NO_TIER, Names
 from tarry.errors import BrokerError, TopologyMismatchError
 from tarry.topology.apply import refuse_old
 from tarry.topology.checks.files import FILE_CHECKS, check_policies
@@ -44,18 +44,32 @@ def check_broker(topology: Topology, address: Address) -> None:
 
 
 def check_topology(topology: Topology, address: Address) -> list[Finding]:
-    """Checks through the management API, which sees everything. Returns the findings that do not stop a router."""
+    """Checks through the management API, which sees everything. Returns the findings that do not stop a router.
+
+    A missing layover queue does not: only delays that are longer than the ladder holds need it, and they go through the
+    unroutable queue meanwhile, one leg after the other. Nor does a missing gate for checks or check queue: messages
+    return without being asked about.
+    """
     found = verify(topology, address)
-    wrong = [finding for finding in found if finding.level == "wrong"]
+    wrong = [one for one in found if one.level == "wrong" and not _is_dispensable(one, topology.broker_names)]
     if wrong:
         raise TopologyMismatchError("\n".join(map(str, wrong)))
     return found
 
 
+def _is_dispensable(finding: Finding, names: Names) -> bool:
+    """Whether the finding is that a part is missing which a router can do without, or a binding to one."""
+    missing = finding.things[0]
+    parts = (f"queue {names.layover}", f"exchange {names.check_gate}")
+    return finding.check == "missing" and (missing.endswith(parts) or f"queue {names.stem('check')}" in missing)
+
+
 def log_warnings(findings: Iterable[Finding]) -> None:
-    """Logs problems in the topology files; notes about the broker are left to `tarry topology verify`."""
+    """Logs problems in the topology files, and missing parts; notes about the broker are left to `tarry topology
+    verify`.
+    """
     for finding in findings:
-        if finding.check in FILE_CHECKS:
+        if finding.check in FILE_CHECKS or finding.level == "wrong":
             log.warning("topology warning", subject=finding.subject, problem=finding.problem, mend=finding.mend)
 
 

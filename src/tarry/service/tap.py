@@ -16,13 +16,14 @@ from tarry.amqp.delivery import Delivery
 from tarry.amqp.field_tables import BadTableError, Field, pick, walk_array
 from tarry.contract import headers as h
 from tarry.contract.header_reader import HeaderReader, RefusalError
+from tarry.contract.layover import is_on_layover
 from tarry.contract.retry_headers import read_retry_headers
 from tarry.core.names import Names
 from tarry.errors import AuditError, AuditUnavailableError
 from tarry.router.batches import BatchResult, GiveUp, handle_batch, isolate_poison
-from tarry.router.ledger import spooled_record
+from tarry.router.ledger import LEG, spooled_leg, spooled_record
 from tarry.store.claims import Store, reported
-from tarry.store.rows import Record, RecordedCancel, RecordedReturn, Return, Success
+from tarry.store.rows import RecordedCancel, RecordedReturn, Return, SkippedWhenDue, Success
 from tarry.tasks import now_and_then, sleep_unless
 
 log = structlog.get_logger()
@@ -31,18 +32,24 @@ BEHIND_MS = 2_000
 """A copy read this late may have waited in the tap's queue; the broker's time of its last step is then closer."""
 
 _FIRST = "x-first-death-queue"
-_READ = frozenset(name.encode() for name in (h.ID, h.ROUND, h.DUE, h.COUNT, h.QUEUE, h.DEATHS, _FIRST))
+_READ = frozenset(name.encode() for name in (h.ID, h.ROUND, h.DUE, h.COUNT, h.QUEUE, h.DEATHS, h.LAYOVER, _FIRST))
 _TIME = b"time"
 _seconds = struct.Struct(">Q")
 
 
-def read_sighting(delivery: Delivery, arrived_ms: Callable[[int], int], names: Names) -> Return | None:
+def read_sighting(
+    delivery: Delivery, arrived_ms: Callable[[int], int], names: Names, *, returns: bool = True
+) -> Return | None:
     """Which round of which retry a message is, and when it passed.
 
-    None if the message does not have tarry's headers: another program published it, and it is ignored.
+    None if the message does not have tarry's headers: another program published it, and it is ignored. With `returns`
+    None also for one that has another leg to go: without its keys, or without the layover queue, it can get here, and
+    will be in the unroutable queue next.
     """
     try:
         fields = pick(delivery.properties.headers or b"", _READ)
+        if returns and is_on_layover(fields):
+            return None
         own = read_retry_headers(fields)
         own.check(h.ID, h.ROUND, h.DUE, h.COUNT, h.QUEUE)
         tier = HeaderReader(fields).text(_FIRST) or ""
@@ -153,6 +160,7 @@ class Tap:
     names: Names
     on_returns: Callable[[Sequence[RecordedReturn]], None] = field(default=lambda _: None)
     on_successes: Callable[[Sequence[Success]], None] = field(default=lambda _: None)
+    on_skips: Callable[[Sequence[SkippedWhenDue]], None] = field(default=lambda _: None)
     _writer: StoreWriter = field(default_factory=StoreWriter)
 
     @property
@@ -163,18 +171,23 @@ class Tap:
     async def handle(self, deliveries: Sequence[Delivery], arrived_ms: Callable[[int], int]) -> Unwritten:
         """Returns once the whole batch is in the store; only then may it be acknowledged."""
         write = self._writer.write
-        records = [one for one in deliveries if one.exchange == self.names.spool]
+        spool = [one for one in deliveries if one.exchange == self.names.spool]
+        records = [one for one in spool if one.properties.type != LEG]
         reports = [one for one in deliveries if one.exchange == self.names.reports]
         copies = [one for one in deliveries if one.exchange not in (self.names.spool, self.names.reports)]
-        spooled, unwritten = _spooled(records)
+        spooled, unwritten = _spooled(records, spooled_record)
         # A batch may contain two rounds of one retry, which one statement cannot write: oldest first.
         for round_ in sorted({record.round for _, record in spooled}):
             unwritten += await write(self.store.record, [one for one in spooled if one[1].round == round_])
+        legs, not_read = _spooled([one for one in spool if one.properties.type == LEG], spooled_leg)
+        unwritten += [*not_read, *await write(self.store.record_legs, legs)]
         unwritten += await write(self.store.returned, _sighted(copies, arrived_ms, self.names), self.on_returns)
         read = reported(reports)
         unwritten += await write(self.store.started, [(one, start) for one, report in read for start in report.starts])
         ends = [(one, end) for one, report in read for end in report.outcomes]
         unwritten += await write(self.store.succeeded, ends, self.on_successes)
+        skips = [(one, skip) for one, report in read for skip in report.skips]
+        unwritten += await write(self.store.skipped, skips, self.on_skips)
         return unwritten
 
 
@@ -193,23 +206,25 @@ class CancelledTap:
 
     async def handle(self, deliveries: Sequence[Delivery], arrived_ms: Callable[[int], int]) -> Unwritten:
         """As `Tap.handle`. A message that was diverted twice is cancelled once."""
-        seen = _sighted(deliveries, arrived_ms, self.names)
+        seen = _sighted(deliveries, arrived_ms, self.names, returns=False)
         return await self._writer.write(self.store.cancelled, seen, self.on_cancelled)
 
 
 def _sighted(
-    deliveries: Sequence[Delivery], arrived_ms: Callable[[int], int], names: Names
+    deliveries: Sequence[Delivery], arrived_ms: Callable[[int], int], names: Names, *, returns: bool = True
 ) -> list[tuple[Delivery, Return]]:
-    found = ((one, read_sighting(one, arrived_ms, names)) for one in deliveries)
+    found = ((one, read_sighting(one, arrived_ms, names, returns=returns)) for one in deliveries)
     return [(one, sighting) for one, sighting in found if sighting is not None]
 
 
-def _spooled(deliveries: Sequence[Delivery]) -> tuple[list[tuple[Delivery, Record]], Unwritten]:
-    records: list[tuple[Delivery, Record]] = []
+def _spooled(
+    deliveries: Sequence[Delivery], read: Callable[[Delivery], T]
+) -> tuple[list[tuple[Delivery, T]], Unwritten]:
+    records: list[tuple[Delivery, T]] = []
     unwritten: Unwritten = []
     for one in deliveries:
         try:
-            records.append((one, spooled_record(one)))
+            records.append((one, read(one)))
         except (ValueError, TypeError, KeyError):
             log.warning("not a spooled record", exc_info=True)
             unwritten.append((one, "not a spooled record: its body is not what a router writes"))
@@ -314,15 +329,19 @@ class TapQueue:
         return handle
 
 
-def make_taps(
-    store: Store,
-    names: Names,
-    on_returns: Callable[[Sequence[RecordedReturn]], None],
-    on_successes: Callable[[Sequence[Success]], None],
-    on_cancelled: Callable[[Sequence[RecordedCancel]], None],
-) -> tuple[TapQueue, ...]:
+@dataclass(frozen=True, slots=True)
+class TapListeners:
+    """Called with what the taps have recorded for the first time."""
+
+    on_returns: Callable[[Sequence[RecordedReturn]], None]
+    on_successes: Callable[[Sequence[Success]], None]
+    on_skips: Callable[[Sequence[SkippedWhenDue]], None]
+    on_cancelled: Callable[[Sequence[RecordedCancel]], None]
+
+
+def make_taps(store: Store, names: Names, to: TapListeners) -> tuple[TapQueue, ...]:
     """The queues that the tap reads."""
     return (
-        TapQueue(names.audit, "tap", Tap(store, names, on_returns, on_successes)),
-        TapQueue(names.cancelled, "cancelled", CancelledTap(store, names, on_cancelled)),
+        TapQueue(names.audit, "tap", Tap(store, names, to.on_returns, to.on_successes, to.on_skips)),
+        TapQueue(names.cancelled, "cancelled", CancelledTap(store, names, to.on_cancelled)),
     )

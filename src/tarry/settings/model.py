@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -13,6 +14,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tarry.amqp.url import Address
 from tarry.core.durations import parse_duration
+from tarry.core.policy import Policy
+from tarry.core.signature import Secret
 from tarry.core.urls import ENCODE, BadUrlError, hides_password, split_url
 from tarry.errors import SettingsError, TopologyError
 from tarry.settings.tokens import Token, parse_tokens
@@ -82,6 +85,13 @@ class Settings(BaseSettings):
         4 << 20, ge=1024, le=1 << 30, alias="API_BODY_LIMIT", description="Maximum size of a request body in bytes."
     )
     api_timeout_s: int = Field(30, ge=1, le=3600, alias="API_TIMEOUT_S", description="Timeout of a request in seconds.")
+    dashboard_key: SecretStr | None = Field(
+        None,
+        min_length=32,
+        alias="DASHBOARD_KEY",
+        description="Signs the sessions of the dashboard; at least 32 random characters, the same for all services "
+        "that browsers reach under one address. Not set: a new one at each start.",
+    )
     manual_retry_check_url: SecretStr | None = Field(
         None,
         alias="MANUAL_RETRY_CHECK_URL",
@@ -156,6 +166,16 @@ class Settings(BaseSettings):
         alias="TARRY_LARGEST_PAYLOAD",
         description="Bytes of the largest payload that is stored; 0: none.",
     )
+    webhook_allow_private: Literal["on", "off"] = Field(
+        "off",
+        alias="TARRY_WEBHOOK_ALLOW_PRIVATE",
+        description="`on` allows all webhooks to go to private and loopback addresses; see webhooks.md.",
+    )
+    hook_secret: SecretStr | None = Field(
+        None,
+        alias="TARRY_HOOK_SECRET",
+        description="Signing secret of the inbound hook, `whsec_…`; without one there is no hook. See webhooks.md.",
+    )
     log_format: Literal["json", "console"] = Field("json", alias="TARRY_LOG", description="Format of log lines.")
 
     @field_validator("rabbitmq_url")
@@ -195,6 +215,13 @@ class Settings(BaseSettings):
         parse_tokens(tokens.get_secret_value() if tokens else "")
         return tokens
 
+    @field_validator("hook_secret")
+    @classmethod
+    def _is_secret(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None:
+            Secret.parse(secret.get_secret_value())
+        return secret
+
     @field_validator("database_url")
     @classmethod
     def _is_postgres(cls, url: SecretStr | None) -> SecretStr | None:
@@ -227,7 +254,10 @@ class Settings(BaseSettings):
 
     def read_topology(self) -> Topology:
         """The topology from the files, with the overrides from these settings."""
-        return self._overrides.apply(load(self.topology_folder))
+        found = self._overrides.apply(load(self.topology_folder))
+        for policy in found.policies:
+            _check_endpoint(policy)
+        return found
 
     def read_names(self) -> Topology | NamesOnly:
         """The same; only the names if the files contain errors."""
@@ -269,6 +299,16 @@ class Settings(BaseSettings):
                 "postgresql://user:password@host/tarry, or try tarry with `tarry demo`."
             )
         return self.database_url.get_secret_value()
+
+
+def _check_endpoint(policy: Policy) -> None:
+    """Raises if the environment variable of its eligibility endpoint has something else."""
+    if policy.eligibility is not None:
+        try:
+            policy.eligibility.endpoint(os.environ)
+        except ValueError as error:
+            variable = f"{policy.eligibility.url_env} (environment), the eligibility endpoint of policy {policy.name}"
+            raise SettingsError(f"{variable}: {error}.") from None
 
 
 def _parse(url: str, management_url: str | None = None) -> None:

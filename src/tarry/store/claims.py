@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import psycopg
@@ -13,14 +15,45 @@ import structlog
 from psycopg.rows import TupleRow
 
 from tarry.amqp.delivery import Delivery
-from tarry.contract.outcome import BadReportError, Report, ReportedOutcome, ReportedStart, read_report
+from tarry.contract.outcome import BadReportError, Report, ReportedOutcome, ReportedSkip, ReportedStart, read_report
+from tarry.core.budgets import Slot
 from tarry.core.fingerprint import fingerprint
+from tarry.core.policy import Policy
 from tarry.core.states import Note
 from tarry.errors import AuditUnavailableError
-from tarry.store.columns import CANCELLED, CLAIM, RECORD, RETURN, Bigints, Integers, Texts, Uuids, column, columns
+from tarry.store.columns import (
+    CANCELLED,
+    CHARGE,
+    CLAIM,
+    LEG,
+    LEG_KEY,
+    RECORD,
+    RETURN,
+    Bigints,
+    Integers,
+    Texts,
+    Uuids,
+    column,
+    columns,
+)
 from tarry.store.database import Connection, explained_errors, pool, query
 from tarry.store.errors import Trouble, unavailable
-from tarry.store.rows import Claim, Claimed, Granted, Record, RecordedCancel, RecordedReturn, Return, Success
+from tarry.store.rows import (
+    Charge,
+    Charged,
+    ChargeOutcome,
+    Claim,
+    Claimed,
+    Granted,
+    Leg,
+    LegKey,
+    Record,
+    RecordedCancel,
+    RecordedReturn,
+    Return,
+    SkippedWhenDue,
+    Success,
+)
 
 log = structlog.get_logger()
 
@@ -45,6 +78,76 @@ def outcome_columns(outcomes: Sequence[ReportedOutcome]) -> dict[str, Any]:
         "at_ms": Bigints([one.at_ms for one in outcomes]),
         "durations_ms": Bigints([one.duration_ms for one in outcomes]),
     }
+
+
+def charge_parameters(
+    policy: Policy, charges: Sequence[Charge], slots: Sequence[Slot], *, is_all: bool
+) -> dict[str, Any]:
+    """The parameters of the query `charge`."""
+    about = columns(charges, CHARGE) | budget_columns(policy) | slot_columns(slots)
+    return about | {"policy": policy.name, "is_all": is_all}
+
+
+def charged(row: TupleRow) -> Charged:
+    return Charged(*row)._replace(outcome=ChargeOutcome(row[2]))
+
+
+def budget_columns(policy: Policy) -> dict[str, Any]:
+    """The parameters of the query `charge` about the budgets of a policy, one array each."""
+    budgets = policy.budgets
+    found: dict[str, list[Any]] = {
+        "budgets": [one.key(policy.name) for one in budgets],
+        "pers": [one.per.value for one in budgets],
+        "everys": [one.every.value for one in budgets],
+        "limits": [one.limit for one in budgets],
+        "amounts": [policy.charge_of(one) for one in budgets],
+        "overs": [one.over.value for one in budgets],
+    }
+    return {name: column(name, items) for name, items in found.items()}
+
+
+def slot_columns(slots: Sequence[Slot]) -> dict[str, Any]:
+    """The same about slots. The periods are one after the other: those of the first slot, of the second, …"""
+    periods = [period for slot in slots for period in slot.periods]
+    return {
+        "opens_ms": column("opens_ms", [slot.opens_ms for slot in slots]),
+        "spreads_ms": column("spreads_ms", [slot.spread_ms for slot in slots]),
+        "starts_ms": column("starts_ms", [period.starts for period in periods]),
+        "ends_ms": column("ends_ms", [period.ends for period in periods]),
+    }
+
+
+def record_columns(records: Sequence[Record], bodies: Sequence[bytes | None]) -> dict[str, Any]:
+    """The parameters of the query `record`, one array each."""
+    fingerprints = [fingerprint(one.error_type, one.error_reason) for one in records]
+    details = [_detail(*one) for one in zip(records, fingerprints, strict=True)]
+    return columns(records, RECORD) | {
+        "bodies": column("bodies", bodies),
+        "fingerprints": column("fingerprints", fingerprints),
+        "details": column("details", details),
+    }
+
+
+def _detail(record: Record, mark: str | None) -> str | None:
+    """The `detail` of its step in the history, as JSON. Made here, because Postgres takes longer for it."""
+    about = _about(record.policy, record.error_class, mark, record.owner, record.tier)
+    parts = [about] if about else []
+    if record.due_ms is not None:
+        parts.append(f'"due_ms":{record.due_ms},"delay_ms":{record.delay_ms or 0},"attempt":{record.retry_count}')
+    if record.hint_ms is not None:
+        parts.append(f'"hint_ms":{record.hint_ms}')
+    if record.budget is not None:
+        parts.append(f'"budget":{json.dumps(record.budget)}')
+    if record.deferred_from_ms is not None:
+        parts.append(f'"deferred_from_ms":{record.deferred_from_ms}')
+    return f"{{{','.join(parts)}}}" if parts else None
+
+
+@lru_cache(maxsize=4_096)
+def _about(policy: str | None, error_class: str | None, mark: str | None, owner: str | None, tier: str | None) -> str:
+    """The part that many steps have in common, without braces. What is not known is left out."""
+    fields = {"policy": policy, "class": error_class, "fingerprint": mark, "owner": owner, "tier": tier}
+    return json.dumps({name: value for name, value in fields.items() if value is not None})[1:-1]
 
 
 T = TypeVar("T")
@@ -191,16 +294,29 @@ class Store:
     def _learn_clock(self, server_ms: int) -> None:
         self._server_ahead_ms = server_ms - _local_ms()
 
+    async def charge(
+        self, policy: Policy, charges: Sequence[Charge], slots: Sequence[Slot], *, is_all: bool
+    ) -> list[Charged]:
+        """Charge retries of one policy to its budgets, each in the first of these slots with room. `is_all` says that
+        no later slot may be used.
+        """
+        rows = await self._rows("charge", charge_parameters(policy, charges, slots, is_all=is_all))
+        return list(map(charged, rows))
+
     async def record(self, records: Sequence[Record]) -> None:
-        rows = columns(records, RECORD)
-        rows["bodies"] = column("bodies", (self._payload(one) for one in records))
-        rows["fingerprints"] = column(
-            "fingerprints", (fingerprint(one.error_type, one.error_reason) for one in records)
-        )
+        rows = record_columns(records, [self._payload(one) for one in records])
         await self._rows("record", rows | {"actor": self._actor})
 
     def _payload(self, record: Record) -> bytes | None:
         return None if record.body is None or len(record.body) > self._largest else record.body
+
+    async def legs_sent_on(self, legs: Sequence[LegKey]) -> set[LegKey]:
+        """Those of these legs whose next leg is recorded: a message on one of them is a copy."""
+        return {LegKey(*row) for row in await self._rows("legs_sent_on", columns(legs, LEG_KEY))}
+
+    async def record_legs(self, legs: Sequence[Leg]) -> None:
+        """The broker has confirmed these legs."""
+        await self._rows("record_legs", columns(legs, LEG) | {"actor": self._actor})
 
     async def note(self, notes: Sequence[tuple[str, int]], note: Note, reason: str) -> None:
         ids, rounds = [one for one, _ in notes], [round_ for _, round_ in notes]
@@ -233,6 +349,16 @@ class Store:
                 "consumers": Texts([one.consumer for one in starts]),
             },
         )
+
+    async def skipped(self, skips: Sequence[ReportedSkip]) -> list[SkippedWhenDue]:
+        """Store that these rounds were skipped when due; those that were stored before are not in the answer."""
+        parameters = {
+            "ids": Uuids([one.retry_id for one in skips]),
+            "rounds": Integers([one.round for one in skips]),
+            "at_ms": Bigints([one.at_ms for one in skips]),
+            "reasons": Texts([one.reason for one in skips]),
+        }
+        return [SkippedWhenDue(*row) for row in await self._rows("skipped_when_due", parameters)]
 
     async def cancelled(self, sightings: Sequence[Return]) -> list[RecordedCancel]:
         """Store that these rounds were diverted; those that were stored before are not in the answer."""

@@ -43,7 +43,10 @@ class Packed:
 
 
 def _text(item: str) -> bytes:
-    raw = item.encode()
+    try:
+        raw = item.encode()
+    except UnicodeEncodeError:
+        raise psycopg.DataError("PostgreSQL text cannot hold half a character") from None
     if b"\0" in raw:
         raise psycopg.DataError("PostgreSQL text cannot hold a NUL character")
     return _LENGTH.pack(len(raw)) + raw
@@ -150,6 +153,9 @@ RECORD = {
     "identities": "identity",
     "deaths": "death",
     "guessed": "guessed_round",
+    "owners": "owner",
+    "job_types": "job_type",
+    "priorities": "priority",
 }
 RETURN = {
     "ids": "retry_id",
@@ -161,6 +167,18 @@ RETURN = {
     "redelivered": "redelivered",
     "held": "held",
 }
+CHARGE = {
+    "ids": "retry_id",
+    "rounds": "round",
+    "owners": "owner",
+    "queues": "queue",
+    "slots": "slot",
+    "due_ms": "due_ms",
+    "latest_ms": "latest_ms",
+    "draws": "draw",
+}
+LEG_KEY = {"ids": "retry_id", "rounds": "round", "due_ms": "due_ms", "contents": "content", "legs": "leg"}
+LEG = LEG_KEY | {"tiers": "tier", "at_ms": "at_ms", "delay_ms": "delay_ms", "wait_ms": "wait_ms"}
 CANCELLED = {name: RETURN[name] for name in ("ids", "rounds", "at_ms", "redelivered")}
 
 
@@ -169,6 +187,16 @@ _KINDS: dict[str, type[Packed]] = {
     "rounds": Integers,
     "counts": Integers,
     "guessed": Integers,
+    "legs": Integers,
+    "slots": Integers,
+    "draws": Integers,
+    "limits": Bigints,
+    "amounts": Bigints,
+    "opens_ms": Bigints,
+    "spreads_ms": Bigints,
+    "starts_ms": Bigints,
+    "ends_ms": Bigints,
+    "latest_ms": Bigints,
     "most": Integers,
     "knows_round": Booleans,
     "redelivered": Booleans,
@@ -176,9 +204,11 @@ _KINDS: dict[str, type[Packed]] = {
     "matchable": Booleans,
     "by_content": Booleans,
     "identities": Uuids,
+    "contents": Uuids,
     "since_ms": Bigints,
     "due_ms": Bigints,
     "delay_ms": Bigints,
+    "wait_ms": Bigints,
     "at_ms": Bigints,
     "bodies": Blobs,
     "properties": Blobs,

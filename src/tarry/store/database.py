@@ -152,6 +152,8 @@ class AdvisoryLock(IntEnum):
     for missing."""
     STUCK_RECOVERY = 7_312_011
     """Recovers stuck attempts at intervals."""
+    EVENTS = 7_312_020
+    """Publishes events."""
 
 
 def job_lock(job_id: str) -> int:
@@ -166,6 +168,8 @@ class SessionSettings(StrEnum):
     """For short statements of operators: with a statement timeout."""
     REPORT = "configure_report"
     """For reads of the whole history: without a statement timeout, with more memory."""
+    EVENTS = "configure_events"
+    """For the process that publishes events: another takes over soon after its machine has disappeared."""
 
 
 Row = tuple[Any, ...]
@@ -191,6 +195,13 @@ class PostgresSession:
                     break
                 await asyncio.sleep(0)
             return found
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """Run the queries of the block in one transaction."""
+        with explained_errors():
+            async with self._connection.transaction():
+                yield
 
     async def one(self, name: str, /, **parameters: object) -> Row | None:
         """The first row of the answer, if there is any."""
@@ -272,12 +283,12 @@ class PostgresPool:
                 yield PostgresSession(connection)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[PostgresSession]:
-        """Run the queries of the block in one transaction."""
+    async def transaction(self, *, dry_run: bool = False) -> AsyncIterator[PostgresSession]:
+        """Run the queries of the block in one transaction; a dry run is rolled back."""
         with explained_errors():
             async with self._pool.connection() as connection:
                 await refuse_shared_sessions(connection, self._dsn)
-                async with connection.transaction():
+                async with connection.transaction(force_rollback=dry_run):
                     yield PostgresSession(connection)
 
     @asynccontextmanager

@@ -51,6 +51,10 @@ class Timeline:
     tier: str | None
     body_size: int | None
     """None if the payload was not stored."""
+    owner: str | None = None
+    """Whom the message belongs to, as its request said."""
+    job_type: str | None = None
+    priority: str | None = None
     steps: tuple[Step, ...] = ()
 
 

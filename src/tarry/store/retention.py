@@ -20,6 +20,8 @@ _OF_OPERATORS = (
     "prune_stuck_recoveries",
 )
 
+_OF_BUDGETS = ("prune_budget_charges", "prune_budget_uses")
+
 
 @dataclass(frozen=True, slots=True)
 class PrunedHistory:
@@ -32,6 +34,8 @@ class PrunedHistory:
     payloads: int
     actions: int = 0
     """Operators' actions, and the remaining rows of their cancels, pauses and reviews."""
+    charges: int = 0
+    """Counters of budgets, and the answers to charges."""
 
 
 async def prune(
@@ -46,7 +50,9 @@ async def prune(
     if payloads_older_than is not None:
         payloads = await in_slices(session, "prune_payloads", older_than=payloads_older_than)
     actions = sum([await in_slices(session, name, older_than=older_than) for name in _OF_OPERATORS])
-    return PrunedHistory(partitions, history, retries, payloads, actions)
+    charges = sum([await in_slices(session, name, older_than=older_than) for name in _OF_BUDGETS])
+    await in_slices(session, "prune_budget_subjects")
+    return PrunedHistory(partitions, history, retries, payloads, actions, charges)
 
 
 async def in_slices(session: PostgresSession, name: str, **parameters: object) -> int:

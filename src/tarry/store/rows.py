@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from tarry.contract.identity import retry_id
+from tarry.core.ladder import Itinerary
 from tarry.core.states import State
 
 
@@ -82,6 +84,100 @@ class Record(NamedTuple):
     death: str | None = None
     guessed_round: int = 0
     """The latest round that began without tarry's headers, as far as this router knows."""
+    owner: str | None = None
+    job_type: str | None = None
+    priority: str | None = None
+    """The `priority` of the request, not of the AMQP message."""
+    hint_ms: int | None = None
+    """The wait that the request asked for."""
+    deferred_from_ms: int | None = None
+    """When it would be due without the budgets of its policy, if they deferred it."""
+    budget: str | None = None
+    """The budget that had no room for it, in words."""
+
+
+class Charge(NamedTuple):
+    """A retry that asks for room in the budgets of its policy."""
+
+    retry_id: str
+    round: int
+    owner: str | None
+    queue: str
+    slot: int
+    """The slot that its due time is in, counted from 1."""
+    due_ms: int
+    latest_ms: int
+    """It may not come due later."""
+    draw: int
+    """Its part of the spread, in millionths."""
+
+
+class ChargeOutcome(StrEnum):
+    """The answer to a charge."""
+
+    CHARGED = "charged"
+    REVIEW = "review"
+    SKIP = "skip"
+    LATE = "late"
+    """The first room is too late for the message."""
+    BEYOND = "beyond"
+    """There is no room for as long as a message can wait."""
+    MORE = "more"
+    """No given slot had room, and there are later ones. This answer is not stored."""
+
+
+class Charged(NamedTuple):
+    """The answer to a charge. It is the same whenever it is asked for again."""
+
+    retry_id: str
+    round: int
+    outcome: ChargeOutcome
+    due_ms: int | None
+    """When it comes due, if it is charged."""
+    full: str | None
+    """The key of the budget that had no room when it would have come due; None if all had."""
+    most: int | None
+    """The limit of that budget then."""
+
+
+class LegKey(NamedTuple):
+    """Identifies a leg. A round that is redriven has another due time, and its legs are counted from 1 again."""
+
+    retry_id: str
+    round: int
+    due_ms: int
+    content: str
+    """A hash of the message: two messages with the same retry id and different content are never one."""
+    leg: int
+
+    @property
+    def next(self) -> LegKey:
+        return self._replace(leg=self.leg + 1)
+
+
+class Leg(NamedTuple):
+    """One leg of a delay that is longer than the ladder holds, as it was sent."""
+
+    retry_id: str
+    round: int
+    due_ms: int
+    content: str
+    leg: int
+    tier: str
+    """The first queue of this leg."""
+    at_ms: int
+    delay_ms: int
+    """The rest of the delay, this leg included."""
+    wait_ms: int | None
+    """How long this leg takes; None for the last one, which ends at the destination."""
+
+    @classmethod
+    def of(cls, key: LegKey, way: Itinerary, tier: str, at_ms: int) -> Leg:
+        return cls(*key, tier, at_ms, way.delay_ms, way.leg_ms or None)
+
+    @property
+    def key(self) -> LegKey:
+        return LegKey(self.retry_id, self.round, self.due_ms, self.content, self.leg)
 
 
 class Return(NamedTuple):
@@ -116,6 +212,20 @@ class RecordedCancel(NamedTuple):
     seen: Return
     comes_due: bool
     """False if it was held before."""
+
+
+class SkippedWhenDue(NamedTuple):
+    """A retry that was skipped when it was due, as the store has recorded it for the first time."""
+
+    retry_id: str
+    round: int
+    queue: str
+    message_id: str | None
+    policy: str | None
+    error_class: str | None
+    reason: str
+    comes_due: bool
+    """False if it was known to be due before: it was held, or unroutable and published again."""
 
 
 class Success(NamedTuple):
@@ -174,6 +284,8 @@ class Balance:
     twice: int = 0
     """Copies that passed the tap a second time: a consumer received a message twice."""
     rounds: int = 0
+    skipped: int = 0
+    """Ended by a rule of their policy."""
 
     @property
     def requests(self) -> int:
@@ -183,7 +295,7 @@ class Balance:
     @property
     def accounted(self) -> int:
         """The sum of all outcomes."""
-        settled = self.returned + self.unseen + self.in_review + self.cancelled + self.discarded
+        settled = self.returned + self.unseen + self.in_review + self.cancelled + self.discarded + self.skipped
         return settled + self.waiting + self.held + self.claimed + self.unroutable + self.duplicates
 
     @property

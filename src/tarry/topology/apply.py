@@ -2,16 +2,17 @@
 
 The order makes it safe. Exchanges are declared before anything refers to them, queues before anything routes to them,
 and bindings are created from the end of a message's path to its beginning, so that an interrupted run leaves no path
-without an end. Bindings of an earlier version are removed last: until then a message has two ways to the same queues,
-and the broker delivers it to each queue once. Every step can be repeated: running apply twice, from two places at once,
-or again after an interruption gives the same result.
+without an end. Bindings of an earlier version are removed next: until then a message has two ways to the same queues,
+and the broker delivers it to each queue once. The bindings that lead into check queues come last: before, a message
+would go to its check queue on one way and home on the other. Every step can be repeated: running apply twice, from two
+places at once, or again after an interruption gives the same result.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pika.adapters.blocking_connection import BlockingChannel
 
@@ -66,9 +67,12 @@ def apply(topology: Topology, address: Address, progress: Progress | None = None
     if plan.different or plan.conflicts:
         raise TopologyMismatchError(_refusal(topology, plan))
     with channel(address, "topology apply", deploy_rights(topology)) as open_channel:
-        declare(open_channel, plan.missing, progress)
+        into_checks = tuple(binding for binding in plan.missing.bindings if binding.source == names.check_gate)
+        others = tuple(binding for binding in plan.missing.bindings if binding not in into_checks)
+        declare(open_channel, replace(plan.missing, bindings=others), progress)
         for binding in plan.former:
             _remove(open_channel, binding)
+        declare(open_channel, Blueprint((), (), into_checks), progress)
         record = ApplyRecord.of(topology)
         write_record(open_channel, names, record, live.records.get(names.applied, ()))
     return Applied(plan, time.monotonic() - started, record)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tarry.core.durations import UNITS
 from tarry.core.ladder import Ladder
 from tarry.core.names import (
     AUTOMATIC,
     ENTER_LADDER,
     GATE_KINDS,
+    LAYOVER,
+    Check,
     Destination,
     Gate,
     Holder,
@@ -21,27 +24,77 @@ from tarry.core.names import (
     enter_key,
     skip_key,
 )
-from tarry.topology.model import Topology
+from tarry.topology.model import EventsSection, Topology
 from tarry.topology.objects import Arguments, Binding, Blueprint, Exchange, Queue
+from tarry.topology.webhooks import Webhook
 
 DELIVERY_LIMIT = 1_000_000
 """Set explicitly on every queue: from RabbitMQ 4.0 on, the default limit of 20 silently drops messages."""
+
+EVERY_KEY = "#"
+"""On a topic exchange."""
+
+SEGMENTS = 20
+LARGEST_SEGMENT = 100_000_000
+"""Bytes. A stream deletes whole segments: with the broker's default of 500 MB it would keep far more than it should."""
 
 
 def blueprint(topology: Topology) -> Blueprint:
     """What a broker needs for this topology, without any destination."""
     names, ladder = topology.broker_names, topology.ladder_shape
-    tiers = sorted(topology.rules.tiers)
+    tiers, checks = sorted(topology.rules.tiers), sorted(topology.rules.checks)
+    events = events_blueprint(names, topology.events)
+    webhooks = [webhook_blueprint(names, webhook) for webhook in topology.webhooks]
     return Blueprint(
-        exchanges=tuple(_exchanges(names, ladder)),
-        queues=(*_service_queues(names), *_tier_queues(names, ladder, tiers), *_ladder_queues(names, ladder)),
+        exchanges=(*_exchanges(names, ladder), *events.exchanges),
+        queues=(
+            *_service_queues(names),
+            *events.queues,
+            *(check_queue(names, check) for check in checks),
+            *_tier_queues(names, ladder, tiers),
+            *_ladder_queues(names, ladder),
+            *(queue for one in webhooks for queue in one.queues),
+        ),
         bindings=(
+            *events.bindings,
             *_way_home(names),
             *_ladder_bindings(names, ladder),
             *_tier_bindings(names, ladder, tiers),
             *_ways_in(names),
+            *(check_entry(names, check) for check in checks),
+            *(binding for one in webhooks for binding in one.bindings),
         ),
     )
+
+
+def events_blueprint(names: Names, section: EventsSection) -> Blueprint:
+    """The exchange of events and the stream behind it, which takes every event. Nothing if events are off."""
+    if not section.enabled:
+        return Blueprint((), (), ())
+    stream = Arguments.of(
+        x_queue_type="stream",
+        x_max_age=f"{section.max_age // UNITS['s']}s",
+        x_max_length_bytes=section.max_bytes,
+        x_stream_max_segment_size_bytes=min(LARGEST_SEGMENT, section.max_bytes // SEGMENTS),
+    )
+    return Blueprint(
+        exchanges=(Exchange(names.events, "topic"),),
+        queues=(Queue(names.events_stream, stream, role="events"),),
+        bindings=(Binding(names.events, EVERY_KEY, names.events_stream),),
+    )
+
+
+def webhook_blueprint(names: Names, webhook: Webhook) -> Blueprint:
+    """The queue of a webhook's deliveries, attached to tarry by its own arguments, and its bindings.
+
+    One consumer at a time reads it, so that its rate applies to the endpoint, however many services run. It is bound to
+    the exchange of events last: before that nothing enters it.
+    """
+    destination = webhook.destination(names)
+    queue = Queue(destination.name, _quorum(dead_letter_to=names.intake, single_active_consumer=True), role="webhook")
+    attached = destination_blueprint(names, destination)
+    keys = (Binding(names.events, key, destination.name) for key in webhook.binding_keys())
+    return Blueprint(exchanges=(), queues=(queue, *attached.queues), bindings=(*attached.bindings, *keys))
 
 
 def destination_blueprint(names: Names, destination: Destination) -> Blueprint:
@@ -78,9 +131,38 @@ def held_queue(names: Names, holder: Holder) -> Queue:
     return Queue(names.held_queue(holder), _quorum(dead_letter_to=onward), role="held")
 
 
+def check_queue(names: Names, check: Check) -> Queue:
+    """The queue where messages of a policy that are due wait until a consumer has decided whether they return.
+
+    A message rejected there continues, with all its routing keys, and so does one that expires. It passes the gates
+    again, without this check: it may have been paused while it waited.
+    """
+    name = names.check_queue(check.policy, check.wait_ms)
+    return Queue(name, _quorum(ttl=check.wait_ms, dead_letter_to=names.recheck_cancelled), role="check")
+
+
+def check_entry(names: Names, check: Check) -> Binding:
+    """By which messages enter the check queue."""
+    return Binding(names.check_gate, check.key, names.check_queue(check.policy, check.wait_ms))
+
+
+def first_gate(names: Names) -> Binding:
+    """From arrival to the first of the gates for checks, policies and job types."""
+    return Binding(names.arrive, "", names.check_gate, "exchange")
+
+
+def former_first_gate(names: Names) -> Binding:
+    """The same in earlier versions, which had no gate for checks."""
+    return Binding(names.arrive, "", names.gate(GATE_KINDS[0]), "exchange")
+
+
 def former_bindings(names: Names) -> tuple[Binding, ...]:
-    """Bindings of earlier versions, which had no gates between these two exchanges. Apply removes them."""
-    return (Binding(names.arrive, "", names.deliver, "exchange"), Binding(names.arrive, "", names.audit))
+    """Bindings of earlier versions, which had no gates, or fewer, between these two exchanges. Apply removes them."""
+    return (
+        Binding(names.arrive, "", names.deliver, "exchange"),
+        Binding(names.arrive, "", names.audit),
+        former_first_gate(names),
+    )
 
 
 def relay_queue(name: str, names: Names) -> Queue:
@@ -89,7 +171,11 @@ def relay_queue(name: str, names: Names) -> Queue:
 
 
 def _quorum(
-    *, ttl: int | None = None, dead_letter_to: str | None = None, overflow: str = "reject-publish"
+    *,
+    ttl: int | None = None,
+    dead_letter_to: str | None = None,
+    overflow: str = "reject-publish",
+    single_active_consumer: bool | None = None,
 ) -> Arguments:
     return Arguments.of(
         x_queue_type="quorum",
@@ -98,6 +184,7 @@ def _quorum(
         x_message_ttl=ttl,
         x_dead_letter_exchange=dead_letter_to,
         x_dead_letter_strategy="at-least-once" if dead_letter_to is not None else None,
+        x_single_active_consumer=single_active_consumer,
     )
 
 
@@ -106,7 +193,7 @@ def _exchanges(names: Names, ladder: Ladder) -> Iterator[Exchange]:
     yield Exchange(names.unroutable, "fanout")
     yield Exchange(names.deliver, "direct", _otherwise(names.unroutable))
     yield Exchange(names.home, "fanout")
-    yield from _gates([*map(names.gate, GATE_KINDS)], names.home)
+    yield from _gates([names.check_gate, *map(names.gate, GATE_KINDS)], names.home)
     rechecks = [names.recheck_cancelled, names.recheck_held, *map(names.recheck_gate, GATE_KINDS)]
     yield from _gates(rechecks, names.home)
     yield Exchange(names.arrive, "fanout")
@@ -138,6 +225,7 @@ def _service_queues(names: Names) -> Iterator[Queue]:
     # The audit and cancelled queues must never reject, or every tier would stall behind them.
     never_rejects = _quorum(overflow="drop-head")
     yield Queue(names.unroutable, _quorum())
+    yield Queue(names.layover, _quorum())
     yield Queue(names.audit, never_rejects, role="record")
     yield Queue(names.cancelled, never_rejects, role="record")
     yield Queue(names.review_queue, _quorum())
@@ -156,8 +244,9 @@ def _way_home(names: Names) -> Iterator[Binding]:
     yield Binding(names.unroutable, "", names.unroutable)
     yield Binding(names.home, "", names.deliver, "exchange")
     yield Binding(names.home, "", names.audit)
-    yield Binding(names.arrive, "", names.gate(GATE_KINDS[0]), "exchange")
+    yield first_gate(names)
     yield Binding(names.relay_else, "", names.relay)
+    yield Binding(names.relay, LAYOVER, names.layover)
 
 
 def _ways_in(names: Names) -> Iterator[Binding]:

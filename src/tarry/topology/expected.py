@@ -1,8 +1,8 @@
 """What a topology expects on the broker, and which queues come from an earlier topology.
 
-Queues of an earlier topology are retired tiers and the levels of a taller ladder. They are recognized only by names
-that tarry itself would create, so that a second installation whose prefix begins with ours, a relay queue, a held queue
-or a user's own queue is never mistaken for one.
+Queues of an earlier topology are retired tiers, check queues and the levels of a taller ladder. They are recognized
+only by names that tarry itself would create, so that a second installation whose prefix begins with ours, a relay
+queue, a held queue or a user's own queue is never mistaken for one.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from tarry.topology.objects import Blueprint, Exchange, Queue, Role
 
 
 def tier_role(names: Names, queue: str) -> Role | None:
-    """`tier`, `ladder` or None, from the name alone."""
+    """`tier`, `ladder`, `check` or None, from the name alone: messages leave such a queue when its TTL ends."""
     found = names.parse(queue)
+    if found is not None and found.kind == "check":
+        return "check"
     if found is None or found.delay is None:
         return None
     return "tier" if found.level is None else "ladder"
 
 
 def left_over_queues(names: Names, wanted: Blueprint, live: Live) -> Iterator[Queue]:
+    """Retired tiers, and the queues of webhooks that are gone."""
     known = {queue.name for queue in wanted.queues}
     for name, queue in sorted(live.queues.items()):
-        role = tier_role(names, name)
+        role = "webhook" if names.webhook_of(name) is not None else tier_role(names, name)
         if role is not None and name not in known:
             yield Queue(name, queue.arguments, role, queue.durable)
 

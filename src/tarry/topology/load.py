@@ -12,7 +12,9 @@ from pydantic_core import ErrorDetails
 
 from tarry.errors import TopologyError
 from tarry.topology.model import POLICY_PROBLEMS, Source, Topology
-from tarry.topology.toml_file import BadFileError, read_toml
+from tarry.topology.toml_file import BadFileError, parse_toml, read_text
+from tarry.topology.toml_lines import Lines, find_lines
+from tarry.topology.webhooks import POLICY_FILE, place_of_policy
 
 Location = Sequence[int | str]
 
@@ -131,28 +133,54 @@ def _readable(problems: list[str]) -> list[str]:
     return problems if more <= 0 else [*problems[:MOST_TOLD], f"… and {more:,} more errors"]
 
 
+_Found = tuple[Path, int, dict[str, Any]]
+"""A policy: its file, its position there, and its content."""
+
+
 class _Sources:
     """The files as one mapping; remembers which file each policy came from."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._origin: list[tuple[Path, str]] = []
+        self._origin: list[tuple[Path, int, str]] = []
+        """For each policy: its file, its position there, and its name."""
+        self._texts: dict[Path, str] = {}
+        self._lines: dict[Path, Lines] = {}
         self.data: dict[str, Any] = self._read_all()
 
     def _read_all(self) -> dict[str, Any]:
         main = main_file(self._folder)
         problems: list[str] = []
-        data = _read(main, problems)
-        policies = [(main, policy) for policy in _policies_in(data, main, problems)]
+        data = self._read(main, problems)
+        policies: list[_Found] = [(main, *one) for one in enumerate(_policies_in(data, main, problems))]
         for path in sorted((self._folder / POLICY_FOLDER).glob("*.toml")):
-            policies += [(path, policy) for policy in self._policy_file(path, problems)]
+            policies += [(path, *one) for one in enumerate(self._policy_file(path, problems))]
+        if data.get("webhook"):
+            policies = self._with_webhooks_policy(policies, problems)
         if problems:
             raise TopologyError(_readable(problems))
-        self._origin = [(path, short(policy.get("name", "unnamed"))) for path, policy in policies]
-        return data | {"policy": [policy for _, policy in policies]}
+        self._origin = [(path, place, short(policy.get("name", "unnamed"))) for path, place, policy in policies]
+        return data | {"policy": [policy for _, _, policy in policies]}
+
+    def _with_webhooks_policy(self, policies: list[_Found], problems: list[str]) -> list[_Found]:
+        """With the shipped policy for the queues of webhooks, unless the files have one of their own."""
+        place = place_of_policy([policy for _, _, policy in policies])
+        if place is None:
+            return policies
+        path = shipped() / POLICY_FILE
+        added = [(path, *one) for one in enumerate(self._policy_file(path, problems))]
+        return [*policies[:place], *added, *policies[place:]]
+
+    def _read(self, path: Path, problems: list[str]) -> dict[str, Any]:
+        try:
+            self._texts[path] = read_text(path)
+            return parse_toml(self._texts[path])
+        except BadFileError as error:
+            problems.append(f"{path}: {error}")
+        return {}
 
     def _policy_file(self, path: Path, problems: list[str]) -> list[dict[str, Any]]:
-        data = _read(path, problems)
+        data = self._read(path, problems)
         problems += [
             f"{path}: {short(key)}: has no place here; a file in {POLICY_FOLDER}/ holds [[policy]] tables only"
             for key in data
@@ -161,7 +189,7 @@ class _Sources:
         return _policies_in(data, path, problems)
 
     def explain(self, error: ValidationError) -> Iterator[str]:
-        """`topology/policies/10-email.toml: policy email, jitter: …`, one line for each mistake."""
+        """`topology/policies/10-email.toml:7: policy email, jitter: …`, one line for each mistake."""
         for problem in without_echoes(error.errors()):
             if problem["type"] == POLICY_PROBLEMS:
                 found = (f"{self._place(('policy', place))}: {text}" for place, text in problem["ctx"]["problems"])
@@ -172,31 +200,27 @@ class _Sources:
 
     @property
     def source(self) -> Source:
-        return Source(self._folder, tuple(path for path, _ in self._origin), self._folder.absolute() == shipped())
+        return Source(self._folder, tuple(path for path, _, _ in self._origin), self._folder.absolute() == shipped())
 
     def rank(self, line: str) -> bool:
         """Sorts problems in the main file first; within a file, the order stays."""
         return not line.startswith(str(self._folder / MAIN_FILE))
 
     def _place(self, location: Sequence[int | str]) -> str:
-        path, keys = self._folder / MAIN_FILE, list(location)
+        path, keys, policy = self._folder / MAIN_FILE, list(location), ""
         if keys[:1] == ["policy"] and len(keys) > 1 and isinstance(keys[1], int):
-            path, name = self._origin[keys[1]]
-            keys = [f"policy {name}", *keys[2:]]
-        return ": ".join(filter(None, [str(path), ", ".join(_spell(keys))]))
+            path, keys[1], policy = self._origin[keys[1]]
+        if path not in self._lines:
+            self._lines[path] = find_lines(self._texts[path])
+        line, found = self._lines[path].find(keys)
+        file = f"{path}:{line}" if line else str(path)
+        shown = [f"policy {policy}", *found[2:]] if policy else list(found)
+        return ": ".join(filter(None, [file, ", ".join(_spell(shown))]))
 
 
 def _is_there(path: Path) -> bool:
     """A broken link counts as present: it exists and cannot be read."""
     return path.is_symlink() or path.exists()
-
-
-def _read(path: Path, problems: list[str]) -> dict[str, Any]:
-    try:
-        return read_toml(path)
-    except BadFileError as error:
-        problems.append(f"{path}: {error}")
-    return {}
 
 
 def _policies_in(data: dict[str, Any], path: Path, problems: list[str]) -> list[dict[str, Any]]:

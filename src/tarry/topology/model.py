@@ -13,12 +13,13 @@ from pydantic_core import PydanticCustomError
 
 from tarry.core.decide import Rulebook
 from tarry.core.duration_field import Duration
-from tarry.core.durations import humanise
-from tarry.core.ladder import Ladder
+from tarry.core.durations import UNITS, humanise
+from tarry.core.ladder import LONGEST_DELAY, Ladder
 from tarry.core.model import Model
-from tarry.core.names import DEFAULT_PREFIX, DEFAULT_REVIEW_QUEUE, Names, default_scheduled
+from tarry.core.names import DEFAULT_PREFIX, DEFAULT_REVIEW_QUEUE, WEBHOOKS, Names, default_scheduled
 from tarry.core.policy import Glob, Policy
 from tarry.core.windows import longest_wait_ms
+from tarry.topology.webhooks import Webhook
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ DeathReason = Literal["rejected", "delivery_limit", "expired", "maxlen"]
 
 
 LONGEST_TTL = 2**32 - 1
-"""Milliseconds: the broker refuses a longer TTL."""
+"""Milliseconds: the broker refuses a longer TTL. A longer delay has no tier of its own and waits in the ladder."""
 
 LONGEST_SERVICE_NAME = 240
 
@@ -101,6 +102,20 @@ class LadderSection(Model):
         return _or_raise(self, [f"{too_long}: use fewer levels"] if longest > LONGEST_TTL else [])
 
 
+class EventsSection(Model):
+    """Events for other programs: each step of each retry, published to an exchange and kept in a stream."""
+
+    enabled: bool = Field(default=False, description="Whether events are published.")
+    max_age: Duration = Field(
+        7 * UNITS["d"],
+        ge=UNITS["m"],
+        description="How long the stream keeps events. It deletes whole segments, so some stay longer.",
+    )
+    max_bytes: int = Field(
+        1_000_000_000, ge=1_000_000, description="How large the stream becomes before it deletes its oldest events."
+    )
+
+
 class Topology(Model):
     """One installation of tarry."""
 
@@ -117,8 +132,28 @@ class Topology(Model):
     time_scale: float = Field(
         1.0, gt=0, le=1000, description="Multiplies every policy duration: 0.001 runs a day's schedule in seconds."
     )
+    events: EventsSection = Field(
+        default_factory=EventsSection, description="Events for other programs, and how long they are kept."
+    )
+    webhooks: tuple[Webhook, ...] = Field(
+        (), alias="webhook", description="Endpoints that are told of events; needs [events] enabled."
+    )
     policies: tuple[Policy, ...] = Field(alias="policy", min_length=1, description="In order; the first match wins.")
     _source: Source | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _webhooks_work(self) -> Self:
+        times = Counter(webhook.name for webhook in self.webhooks)
+        wrong = [
+            f"webhook {name!r}: {number} webhooks have this name: names must differ"
+            for name, number in times.items()
+            if number > 1
+        ]
+        if self.webhooks and not self.events.enabled:
+            wrong.append("webhooks are told of events, and events are off: set `enabled = true` under [events]")
+        if self.webhooks and WEBHOOKS.startswith(self.names.prefix):
+            wrong.append(f"the prefix {self.names.prefix!r} also begins the names of webhooks' queues: choose another")
+        return _or_raise(self, wrong)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -144,21 +179,17 @@ class Topology(Model):
         return f"its windows are never open: {'; '.join(window.describe() for window in policy.windows)}"
 
     def _too_long(self, policy: Policy) -> str | None:
-        scaled, longest = policy.scaled(self.time_scale), self.ladder_shape.longest_ms
+        scaled = policy.scaled(self.time_scale)
         waits = max(delay + scaled.longest_jitter(delay) for delay in scaled.tiers())
-        asked = waits + scaled.longest_window_wait()
-        if asked <= longest:
+        asked, most = waits + scaled.longest_window_wait(), f"more than a year ({humanise(LONGEST_DELAY)})"
+        if asked <= LONGEST_DELAY:
             return None
-        if waits <= longest:
+        if waits <= LONGEST_DELAY:
             return (
-                f"a delay of {humanise(waits)} can become {humanise(asked)} while its window is closed, which is more "
-                f"than the ladder holds ({humanise(longest)}): shorten it, open the window more often, or add a level "
-                "to the ladder"
+                f"a delay of {humanise(waits)} can become {humanise(asked)} while its window is closed, which is "
+                f"{most}: shorten it, or open the window more often"
             )
-        return (
-            f"a delay of {humanise(waits)} (jitter included) is more than the ladder holds ({humanise(longest)}): "
-            "shorten it, or add a level to the ladder"
-        )
+        return f"a delay of {humanise(waits)} (jitter included) is {most}: shorten it"
 
     @property
     def source(self) -> Source | None:
@@ -185,13 +216,19 @@ class Topology(Model):
         return self.names.broker_names
 
     @property
+    def acceptable(self) -> tuple[str, ...]:
+        """Globs: all queues that messages may return to. Those of webhooks always are."""
+        names = self.broker_names
+        return (*self.destinations, *(names.webhook_queue(webhook.name) for webhook in self.webhooks))
+
+    @property
     def rules(self) -> Rulebook:
         """The rules for the router, with the time scale applied."""
         policies = (
             tuple(policy.scaled(self.time_scale) for policy in self.policies) if self.time_scale != 1 else self.policies
         )
-        tiers = frozenset().union(*(policy.tiers() for policy in policies))
-        return Rulebook(policies, self.ladder_shape, tiers)
+        delays = frozenset().union(*(policy.tiers() for policy in policies))
+        return Rulebook(policies, self.ladder_shape, frozenset(ms for ms in delays if ms <= LONGEST_TTL))
 
 
 def _or_raise(model: T, wrong: list[str]) -> T:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 Scalar = str | int | float | bool
-Role = Literal["tier", "ladder", "relay", "held", "work", "record"]
+Role = Literal["tier", "ladder", "relay", "held", "check", "work", "record", "events", "webhook"]
 
 HARMLESS_ARGUMENTS = frozenset({"x-queue-leader-locator", "x-quorum-initial-group-size", "x-quorum-target-group-size"})
 """The placement of a queue's replicas is the operator's choice; it does not affect anything that tarry relies on."""
@@ -41,7 +41,7 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A durable exchange; tarry's own are direct or fanout."""
+    """A durable exchange. Tarry's own are direct or fanout, that of events is a topic exchange."""
 
     name: str
     type: str

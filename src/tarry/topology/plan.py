@@ -49,7 +49,9 @@ class Plan:
     conflicts: tuple[Conflict, ...] = ()
     left_over: tuple[Queue | Exchange, ...] = ()
     former: tuple[Binding, ...] = ()
-    """Bindings of an earlier version that bypass the gates of this one."""
+    """Bindings of an earlier version that bypass the gates of this one, and those of events that a webhook does not
+    want any more.
+    """
 
     @property
     def nothing_to_do(self) -> bool:
@@ -66,7 +68,10 @@ def make_plan(names: Names, wanted: Blueprint, live: Live) -> Plan:
         different=tuple(_different(wanted, live)),
         conflicts=tuple(_conflicts(wanted, live)),
         left_over=(*left_over_queues(names, wanted, live), *left_over_exchanges(names, wanted, live)),
-        former=tuple(binding for binding in former_bindings(names) if binding in live.bindings),
+        former=(
+            *(binding for binding in former_bindings(names) if binding in live.bindings),
+            *_former_events(names, wanted, live),
+        ),
     )
 
 
@@ -79,6 +84,13 @@ def _different(wanted: Blueprint, live: Live) -> Iterator[Difference]:
         standing = live.queues.get(queue.name)
         if standing is not None and standing != queue:
             yield Difference(queue, standing, live.depths.get(queue.name, 0))
+
+
+def _former_events(names: Names, wanted: Blueprint, live: Live) -> Iterator[Binding]:
+    """Also all bindings of the queue of a webhook that is gone: nobody reads it any more."""
+    for binding in live.bindings_from(names.events):
+        if names.webhook_of(binding.destination) is not None and binding not in wanted.bindings:
+            yield binding
 
 
 def _conflicts(wanted: Blueprint, live: Live) -> Iterator[Conflict]:
@@ -118,6 +130,11 @@ def way_to_migrate(names: Names, difference: Difference) -> str:
             "stop the router, delete the exchange in the management UI (the tiers keep messages that come due), "
             "run `tarry topology apply`, attach its destinations again (`tarry attach`), start the router"
         )
+    if name == names.events_stream:
+        return (
+            f"delete the stream (`rabbitmqctl delete_queue {name}`), which deletes the events that it "
+            "keeps, then `tarry topology apply`; events that happen meanwhile wait in Postgres"
+        )
     leads_home = names.has_prefix(difference.live.dead_letters_to or "")
     if tier_role(names, name) is None or not leads_home:
         return (
@@ -127,6 +144,14 @@ def way_to_migrate(names: Names, difference: Difference) -> str:
     if "x-dead-letter-exchange" in difference.details:
         return NEW_PREFIX
     return f"`tarry topology drain {name}`, then `tarry topology apply`"
+
+
+def way_to_remove_webhook(queue: str) -> str:
+    """What to do about messages in the queue of a webhook that is gone."""
+    return (
+        f"put the webhook back to deliver them, or delete them (`rabbitmqctl purge_queue {queue}`) and run "
+        "`tarry topology prune`"
+    )
 
 
 def explain_conflict(conflict: Conflict) -> str:

@@ -9,17 +9,19 @@ counts must be recent.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from tarry.amqp.declare import channel
 from tarry.amqp.management import Management
 from tarry.amqp.url import Address
+from tarry.core.names import Destination
 from tarry.errors import NotDrainableError, TopologyMismatchError
 from tarry.topology.expected import Expected, left_over_exchanges, left_over_queues, tier_role
 from tarry.topology.live import Live, read_live
 from tarry.topology.model import Topology
 from tarry.topology.objects import Queue
+from tarry.topology.plan import way_to_remove_webhook
 from tarry.topology.rights import deploy_rights
 
 POLL_SECONDS = 1.0
@@ -79,13 +81,15 @@ def drainable(expected: Expected, live: Live, name: str) -> Queue:
     tier, names = live.queues.get(name), expected.names
     if tier_role(names, name) is None:
         raise NotDrainableError(
-            f"{name} is not a tier: only {names.stem('tier')}* and {names.stem('ladder')}* queues can be drained."
+            f"{name} is not a tier: only {names.stem('tier')}*, {names.stem('ladder')}* and {names.stem('check')}* "
+            "queues can be drained."
         )
     if tier is None:
         raise NotDrainableError(f"There is no queue {name} on the broker: nothing to drain.")
     if tier in expected.blueprint.queues:
+        what = "check" if tier_role(names, name) == "check" else "delay"
         raise NotDrainableError(
-            f"{name} is in use: remove its delay from every policy first, apply, restart the router."
+            f"{name} is in use: remove its {what} from every policy first, apply, restart the router."
         )
     if not leads_home(expected, live, tier):
         raise TopologyMismatchError(
@@ -160,6 +164,7 @@ def prune(
         if watch is not None:
             watch(0, SETTLING_SECONDS)
         time.sleep(POLL_SECONDS)
+    empty += serving_webhooks(expected, read_live(management), empty)
     delete_empty(topology, address, empty)
     unused = [name for name in unused_levels(expected, read_live(management)) if only is None or name in only]
     levels = _delete_unused_levels(topology, address, unused)
@@ -169,20 +174,40 @@ def prune(
 def prunable(expected: Expected, live: Live) -> list[str]:
     """What prune would delete now."""
     tiers = [name for name, reason in reasons_to_keep(expected, live).items() if reason is None]
-    return [*sorted(tiers), *unused_levels(expected, live)]
+    return [*sorted(tiers), *serving_webhooks(expected, live, tiers), *unused_levels(expected, live)]
+
+
+def serving_webhooks(expected: Expected, live: Live, queues: Iterable[str]) -> list[str]:
+    """The relay queues and held queues of those of these queues that belong to webhooks."""
+    names = expected.names
+    gone = [Destination("queue", queue) for queue in queues if names.webhook_of(queue) is not None]
+    wanted = [name for one in gone for name in (names.relay_queue(one), names.held_queue(one))]
+    return [name for name in wanted if name in live.queues]
 
 
 def reasons_to_keep(expected: Expected, live: Live) -> dict[str, str | None]:
     """Every retired tier with the reason to keep it, or None if it can be deleted."""
     retired = left_over_queues(expected.names, expected.blueprint, live)
-    return {queue.name: _reason_to_keep(live, queue.name) for queue in retired}
+    return {queue.name: _reason_to_keep(expected, live, queue.name) for queue in retired}
 
 
-def _reason_to_keep(live: Live, name: str) -> str | None:
+def _reason_to_keep(expected: Expected, live: Live, name: str) -> str | None:
+    if expected.names.webhook_of(name) is not None:
+        return _reason_to_keep_webhook(expected, live, name)
     entries, depth = live.bindings_to(name), live.depths.get(name, 0)
     if entries:
         return f"still bound to {entries[0].source}: tarry topology drain {name}"
     return f"still holds {depth} messages, which leave when they expire" if depth else None
+
+
+def _reason_to_keep_webhook(expected: Expected, live: Live, name: str) -> str | None:
+    """Its return binding does not count: retries that need it later are unroutable then, and go to review."""
+    events = [entry for entry in live.bindings_to(name) if entry.source == expected.names.events]
+    if events:
+        return f"still bound to {expected.names.events}: tarry topology apply"
+    queues = [name, *serving_webhooks(expected, live, [name])]
+    depth = sum(live.depths.get(queue, 0) for queue in queues)
+    return f"still holds {depth} messages: {way_to_remove_webhook(name)}" if depth else None
 
 
 def _not_confirmed(name: str, only: Collection[str] | None) -> str | None:

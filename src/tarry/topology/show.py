@@ -12,6 +12,8 @@ from tarry.core.ladder import Ladder
 from tarry.core.names import (
     AUTOMATIC,
     ENTER_LADDER,
+    LAYOVER,
+    Check,
     Destination,
     Gate,
     Names,
@@ -22,9 +24,10 @@ from tarry.core.names import (
 )
 from tarry.topology.model import Topology
 
-After = Literal["onward", "stays", "copy", "home", "router"]
+After = Literal["onward", "stays", "copy", "home", "router", "again", "checked"]
 """What happens to a message in the step's queue: it expires to the next step, stays there, is only a copy, has returned
-to its origin, or is consumed by the router."""
+to its origin, is consumed by the router, is sent through the tiers by it again, or is rejected or expires to the next
+step unless a consumer skips it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +81,9 @@ def _out(topology: Topology) -> list[RouteStep]:
         ),
         RouteStep(
             names.delay,
-            _span(enter_key(tiers[0]), enter_key(tiers[-1])),
+            _span(enter_key(tiers[0]), enter_key(tiers[-1])) if tiers else "",
             names.tier("<delay>"),
-            _span(format_duration(tiers[0]), format_duration(tiers[-1])),
+            _span(format_duration(tiers[0]), format_duration(tiers[-1])) if tiers else "",
             "onward",
             ENTER_LADDER,
             "one tier for each delay that a policy names",
@@ -129,6 +132,16 @@ def _home(topology: Topology) -> list[RouteStep]:
         ),
         RouteStep(
             names.relay,
+            LAYOVER,
+            names.layover,
+            "",
+            "again",
+            "else",
+            "its delay is longer than the ladder holds: the router sends it for the rest",
+            (names.layover,),
+        ),
+        RouteStep(
+            names.relay,
             any_queue.key,
             relay,
             "0",
@@ -145,6 +158,16 @@ def _home(topology: Topology) -> list[RouteStep]:
             "stays",
             "else",
             "its destination is paused; released when resumed",
+        ),
+        RouteStep(
+            names.check_gate,
+            Check("<policy>", 0).key.replace("0ms", "<wait>"),
+            names.check_queue("<policy>", "<wait>"),
+            "",
+            "checked",
+            "else",
+            "its policy asks before it returns: a consumer skips it, or rejects it, and it goes on",
+            tuple(names.check_queue(*check) for check in sorted(topology.rules.checks)),
         ),
         *(_gate(names, gate, meaning) for gate, meaning in _GATES),
         RouteStep(
@@ -225,6 +248,10 @@ def _arrows(way: list[RouteStep]) -> Iterator[str]:
         yield f'e{place}{{{{"{step.exchange}"}}}}:::exchange{key} --> q{place}[("{_label(step)}")]:::queue'
         if step.after == "onward":
             yield f'q{place} -. "expires" .-> e{place + 1}'
+        if step.after == "again":
+            yield f'q{place} -. "the router sends it for the rest" .-> e1'
+        if step.after == "checked":
+            yield f'q{place} -. "rejected, or expires" .-> e{place + 1}'
         if step.otherwise and place < last:
             yield f'e{place} -- "{_text(step.otherwise)}" --> e{place + 1}'
         if step.otherwise == skip_key(0, None):
@@ -308,7 +335,7 @@ def _down(step: RouteStep, top: int) -> Iterator[str]:
         x = LEFT + 40
         yield f'<path class="line" d="M{x} {bottom} V{following - 2}"/>'
         yield _svg_text(x + 10, bottom + 21, step.otherwise, "key")
-    if step.after == "onward":
+    if step.after in ("onward", "checked"):
         start, turn, end = QUEUE_LEFT + 30, bottom + 17, LEFT + BOX - 14
         yield f'<path class="line expires" d="M{start} {bottom} V{turn} H{end} V{following - 2}"/>'
     if step.after == "router":

@@ -1,4 +1,4 @@
-"""Health, readiness, metrics and, if enabled, the API over HTTP."""
+"""Health, readiness, metrics and, if enabled, the API and the dashboard over HTTP."""
 
 from __future__ import annotations
 
@@ -16,23 +16,43 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import ASGIApp
 
 from tarry import __version__
+from tarry.core.signature import Secret
 from tarry.errors import SettingsError
 from tarry.operations.context import OperatorContext
 from tarry.operations.idempotency import IdempotencyKeys
+from tarry.operations.overview import activity as read_activity
 from tarry.operations.status import read_status
 from tarry.service.app import Service
 from tarry.settings import Settings
 from tarry.store.errors import kind_of
 from tarry.tasks import in_thread
 from tarry.topology.verify import verify
-from tarry.web.api import PREFIX, actions, audit, explain, problems, queues, retries, review, status, stuck, topology
+from tarry.web.api import (
+    PREFIX,
+    actions,
+    audit,
+    budgets,
+    events,
+    explain,
+    problems,
+    queues,
+    retries,
+    review,
+    status,
+    stuck,
+    topology,
+    webhooks,
+)
 from tarry.web.api.auth import Access
 from tarry.web.api.dependencies import Shared
 from tarry.web.api.middleware import ApiRules, Middleware, Rates
 from tarry.web.api.openapi import describe
 from tarry.web.api.parameters import known_parameters_only
 from tarry.web.connections import ConnectionLimits, limited
+from tarry.web.dashboard.app import Dashboard
+from tarry.web.dashboard.visit import Readings
 from tarry.web.health import readiness
+from tarry.web.hooks import ResumeHook
 
 NOT_READY = 503
 BACKLOG = 128
@@ -46,12 +66,15 @@ ROUTERS: tuple[APIRouter, ...] = (
     retries.router,
     queues.router,
     stuck.router,
+    budgets.router,
     review.router,
     status.router,
     topology.router,
     audit.router,
     explain.router,
     actions.router,
+    events.router,
+    webhooks.router,
 )
 """The routes of each module; their paths are relative to the prefix."""
 
@@ -99,8 +122,18 @@ def _add_api(app: FastAPI, service: Service, settings: Settings, context: Operat
     app.state.findings = Shared(partial(in_thread, lambda: verify(context.topology, context.address), "verify"), FRESH)
     for router in ROUTERS:
         app.include_router(router, prefix=PREFIX, dependencies=[Depends(known_parameters_only)])
-    app.add_middleware(Middleware, rules=_rules(settings, context))
+    if settings.hook_secret is not None:
+        _resume_hook(settings, context, settings.hook_secret.get_secret_value()).install(app)
+    rules = _rules(settings, context)
+    app.add_middleware(Middleware, rules=rules)
     describe(app)
+    readings = Readings(app.state.status, Shared(partial(read_activity, context), FRESH), service)
+    app.add_middleware(Dashboard, rules=rules, settings=settings, context=context, readings=readings)
+
+
+def _resume_hook(settings: Settings, context: OperatorContext, secret: str) -> ResumeHook:
+    calls = IdempotencyKeys(context.store, lease=timedelta(seconds=2 * settings.api_timeout_s + 30))
+    return ResumeHook(context, Secret.parse(secret), calls, Rates(settings.api_rate))
 
 
 def _rules(settings: Settings, context: OperatorContext) -> ApiRules:

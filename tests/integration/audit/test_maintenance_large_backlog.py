@@ -41,6 +41,7 @@ PARAMETERS: dict[str, object] = {
     "lease": timedelta(seconds=60),
     "older_than": timedelta(days=30),
     "ago": timedelta(),
+    "unread": 0,
     "actor": "test",
     "limit": 1_000,
     "tiers": [TIER],

@@ -61,6 +61,9 @@ def test_an_overdue_round_is_noted_once(store: AuditStore, keeper: AuditPass) ->
     assert 40 <= found.oldest_overdue_s < 400
     found = store.do(keeper())
     assert (found.noted, found.missing) == (0, 1), "missing in two consecutive audit passes"
+    store.do(keeper())
+    noted = store.sql.execute("select round from transition where state = 'missing'").fetchall()
+    assert noted == [(1,)], "once"
     store.claim(request("m", round_=1, count=1))
     store.schedule(M, 2, tier="retry.delay.250ms")
     store.age(M, 60 + 40)

@@ -90,6 +90,7 @@ def test_the_status_shows_both_sides(twice_tried: AuditStore, vhost: Vhost, tmp_
             "claimed": 0,
             "overdue": 0,
             "due": 0,
+            "skipped_in_a_day": 0,
         }
         assert [(one["tier"], one["open"], one["depth"]) for one in shown["tiers"]] == [("retry.delay.10s", 1, 0)]
         return bool(shown["queues"]["manual-review.pending"] == 1)
@@ -146,7 +147,7 @@ def test_prune_and_migrate_tell_what_they_did(twice_tried: AuditStore) -> None:
     twice_tried.see(M, 2)
     twice_tried.age(M, 40 * 86_400)
     shown = json.loads(run(twice_tried, "audit", "prune", "--older-than", "30d", "--json").stdout)
-    assert shown == {"partitions": [], "history": 0, "retries": 1, "payloads": 0, "actions": 0}
+    assert shown == {"partitions": [], "history": 0, "retries": 1, "payloads": 0, "actions": 0, "charges": 0}
     assert run(twice_tried, "audit", "migrate").stdout.strip() == "nothing to do: the tables are up to date"
 
 

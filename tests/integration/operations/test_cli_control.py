@@ -88,6 +88,26 @@ def test_a_destination_is_paused_shown_and_resumed(terminal: Terminal) -> None:
     assert (nothing.exit_code, "Nothing that matches 'nowhere' is paused" in nothing.stderr) == (4, True)
 
 
+def test_a_destination_is_throttled_shown_and_unthrottled(terminal: Terminal) -> None:
+    queue = terminal.known(_unique(terminal, "slow.t"))
+    throttled = terminal.run("throttle", queue, "--rate", "50", "--for", "2h", "--reason", "weak database")
+    assert throttled.exit_code == 0, throttled.output
+    assert throttled.stdout.startswith(f"✓ {queue}: at most 50 returns a second until 20")
+    wait_for(lambda: "throttled" in terminal.run("pauses").stdout, what="the service to show it")
+    shown = terminal.run("pauses").stdout
+    assert f"{queue}: throttled to 50/s by" in shown
+    assert "weak database" in shown
+    assert f"{queue}: throttled for" in terminal.run("status").stdout
+    assert terminal.json("throttle", queue, "--rate", "60")["destinations"] == {queue: 60}
+    assert terminal.json("unthrottle", queue)["destinations"] == [queue]
+    nothing = terminal.run("unthrottle", "nowhere")
+    assert (nothing.exit_code, "Nothing that matches 'nowhere' is throttled" in nothing.stderr) == (4, True)
+    assert terminal.run("throttle", queue).exit_code == 2
+    assert terminal.run("throttle", "ordres", "--rate", "5").exit_code == 4
+    actions = terminal.json("actions", "--target", queue)
+    assert [one["kind"] for one in actions] == ["unthrottle", "throttle", "throttle"]
+
+
 def test_a_name_that_nobody_knows_is_not_paused(terminal: Terminal) -> None:
     result = terminal.run("pause", "ordres")
     assert (result.exit_code, "No retry ever went to 'ordres'" in result.stderr) == (4, True)

@@ -73,7 +73,7 @@ def test_command_that_needs_no_policy_warns_and_goes_on(words: str, tarry: Tarry
     done = tarry(*words.split())
     assert done.exit_code == 0, done.output
     [warning] = [line for line in done.stderr.splitlines() if line.startswith("warning:")]
-    assert f"{files / 'policies' / '10-late.toml'}: policy late, schedul: no such key" in warning
+    assert f"{files / 'policies' / '10-late.toml'}:3: policy late, schedul: no such key" in warning
     assert "error:" not in done.stderr
 
 
@@ -108,7 +108,7 @@ def test_cancel_and_retry_now_need_no_policy(api: ApiInstallation, tarry: Tarry)
 def test_command_that_needs_the_policies_refuses(words: str, api: ApiInstallation, tarry: Tarry, files: Path) -> None:
     done = tarry(*words.split())
     assert done.exit_code == 7, done.output
-    assert f"error: {files / 'policies' / '10-late.toml'}: policy late, schedul: no such key" in done.stderr
+    assert f"error: {files / 'policies' / '10-late.toml'}:3: policy late, schedul: no such key" in done.stderr
     assert row_of(api.installation, "in-review", "state") == ("in_review",)
 
 
@@ -128,41 +128,41 @@ def test_several_mistakes_are_one_line_of_warning(tarry: Tarry, files: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "main",
+    ("main", "line"),
     [
-        '[names]\nprefix = "shop."\n\n[ladder]\nlevles = 4\n',
-        '[names]\nprefix = "shop."  # ours\n\n[[policy]]\nname = "default\n',
+        ('[names]\nprefix = "shop."\n\n[ladder]\nlevles = 4\n', ":5"),
+        ('[names]\nprefix = "shop."  # ours\n\n[[policy]]\nname = "default\n', ""),
     ],
     ids=["a wrong key in another table", "no TOML after the names"],
 )
-def test_status_reads_the_names_of_a_wrong_main_file(main: str, tarry: Tarry, files: Path) -> None:
+def test_status_reads_the_names_of_a_wrong_main_file(main: str, line: str, tarry: Tarry, files: Path) -> None:
     (files / "tarry.toml").write_text(main)
     done = tarry("status", "--json")
     assert done.exit_code == 0, done.output
     assert "shop.audit" in json.loads(done.stdout)["queues"]
-    assert f"warning: {files / 'tarry.toml'}: " in done.stderr
+    assert f"warning: {files / 'tarry.toml'}{line}: " in done.stderr
     assert "default names" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    "main",
+    ("main", "line"),
     [
-        '[names]\nprefix = "shop.\n',
-        '[names]\nprefx = "shop."\n',
-        '[nmaes]\nprefix = "shop."\n',
-        '[names\nprefix = "shop."\n',
+        ('[names]\nprefix = "shop.\n', ""),
+        ('[names]\nprefx = "shop."\n', ":2"),
+        ('[nmaes]\nprefix = "shop."\n', ":1"),
+        ('[names\nprefix = "shop."\n', ""),
     ],
     ids=["no TOML", "wrong key", "wrong table", "no header"],
 )
 def test_unreadable_names_are_the_defaults_for_looking_only(
-    main: str, api: ApiInstallation, tarry: Tarry, files: Path
+    main: str, line: str, api: ApiInstallation, tarry: Tarry, files: Path
 ) -> None:
     (files / "tarry.toml").write_text(main)
     for words in ("status", "pauses", "actions", "review list"):
         looked = tarry(*words.split())
         assert looked.exit_code == 0, looked.output
         [warning] = [line for line in looked.stderr.splitlines() if line.startswith("warning:")]
-        assert f"warning: {files / 'tarry.toml'}: " in warning
+        assert f"warning: {files / 'tarry.toml'}{line}: " in warning
         assert "the default names are used: prefix retry., requests retry.scheduled, review" in warning
     before = api.rows("select count(*) from action")
     for words in ("pause orders", "cancel in-review", "review discard in-review --reason typo", "audit verify"):

@@ -26,6 +26,7 @@ from tarry.operations.paused_destination import read_paused_destinations
 from tarry.operations.retry_now import retry_now
 from tests.integration.operations.operators import Operator
 from tests.integration.operations.witness import Witness, left_held_queue
+from tests.support.hurry import HURRIED
 from tests.support.installation import QUORUM, Installation
 from tests.support.router import routers
 from tests.support.services import Services
@@ -47,7 +48,7 @@ def serving(
         closing(Installation(vhost.amqp_url, vhost.management_url, database.dsn, folder).apply()) as installation,
         routers(installation) as start,
     ):
-        start().wait_ready()
+        start(**HURRIED).wait_ready()
         yield installation
     drop_vhost(vhost)
     drop_database(maintenance, database)

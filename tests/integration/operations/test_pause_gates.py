@@ -18,6 +18,7 @@ import pytest
 from tarry.amqp.management import Management
 from tarry.audit.status import read_counts
 from tarry.audit.verify import AuditRules
+from tarry.client import Options
 from tarry.core.names import Names
 from tarry.errors import BrokerError, ConflictError, NotFoundError
 from tarry.operations.cancel import cancel
@@ -35,8 +36,10 @@ from tarry.operations.pause import (
 from tarry.operations.pause_reconciler import PauseReconciler
 from tarry.operations.paused_destination import read_paused_destinations
 from tarry.operations.retry_now import retry_now
+from tests.integration.client.adapters import Blocking
 from tests.integration.operations.operators import Operator
 from tests.integration.operations.witness import Witness
+from tests.support.hurry import HURRIED
 from tests.support.installation import Installation
 from tests.support.router import Router, routers
 from tests.support.services import Services
@@ -62,7 +65,7 @@ class Serving:
 
     def restart(self) -> None:
         self.router.kill()
-        self.router = self.start().wait_ready()
+        self.router = self.start(**HURRIED).wait_ready()
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +77,7 @@ def serving(broker: SharedBroker, services: Services, tmp_path_factory: pytest.T
         closing(Installation(vhost.amqp_url, vhost.management_url, database.dsn, folder).apply()) as installation,
         routers(installation) as start,
     ):
-        yield Serving(installation, start, start().wait_ready())
+        yield Serving(installation, start, start(**HURRIED).wait_ready())
     drop_vhost(vhost)
     drop_database(maintenance, database)
 
@@ -324,23 +327,25 @@ def test_what_a_policy_holds_can_be_cancelled_and_not_be_hurried(operator: Opera
 
 
 def test_a_timed_pause_ends_with_a_canary_and_a_rate(operator: Operator) -> None:
+    """The consumer reports successes: a canary that nobody reports waits for the broker's statistics."""
     queue = _known(operator, "quick.canary")
     release = ReleaseOptions(rate=200, canary=True, observe=timedelta(seconds=1))
-    with Witness(operator.installation.amqp_url, queue) as witness:
-        _pause(operator, ("job-type", "png"), timedelta(seconds=5), release)
-        [shown] = operator.do(show_pauses).pauses
-        assert shown.at_end == release
-        for number in range(3):
-            operator.installation.request(queue, f"m{number}", job_type="png")
+    _pause(operator, ("job-type", "png"), timedelta(seconds=5), release)
+    [shown] = operator.do(show_pauses).pauses
+    assert shown.at_end == release
+    for number in range(3):
+        operator.installation.request(queue, f"m{number}", job_type="png")
 
-        def first_canary() -> bool:
-            return any(
-                one.canary and one.rate == 200 and one.stage_ids for one in operator.do(read_paused_destinations)
-            )
+    def first_canary() -> bool:
+        return any(one.canary and one.rate == 200 and one.stage_ids for one in operator.do(read_paused_destinations))
 
-        wait_for(first_canary, deadline=LONG, what="the canary to be released")
-        wait_for(lambda: len(witness.seen) == 3, deadline=2 * LONG, what="all to return after the canaries")
+    wait_for(first_canary, deadline=LONG, what="the canary to be released")
+    seen: list[object] = []
+    reports = Options(report_seconds=0.1)
+    with Blocking(operator.installation.amqp_url, queue, lambda *one: seen.append(one), reports):
+        wait_for(lambda: len(seen) == 3, deadline=2 * LONG, what="all to return after the canaries")
         _over(operator, ("job-type", "png"))
+    assert len(seen) == 3
     with psycopg.connect(operator.installation.dsn) as connection:
         sql = "select detail ->> 'rate', detail ->> 'canary' from action where kind = 'resume' and target = %s"
         assert connection.execute(sql, ["job type png"]).fetchall() == [("200", "true")]
@@ -406,6 +411,6 @@ def test_a_pause_by_policy_is_refused_until_apply_has_replaced_former_bindings(o
     finally:
         operator.installation.apply()
     assert {one["destination"] for one in Management(operator.installation.address).bindings_from("retry.arrive")} == {
-        "retry.gate.auto"
+        "retry.gate.check"
     }
     assert operator.do(active_pauses) == []

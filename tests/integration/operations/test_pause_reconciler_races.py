@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+import psycopg
 import pytest
 
+from tarry.amqp.management import Management
+from tarry.core.names import Destination
 from tarry.errors import BrokerError, BrokerUnreachableError, ConflictError
 from tarry.operations import pause as pause_module
 from tarry.operations import pause_reconciler
 from tarry.operations.context import OperatorContext
 from tarry.operations.pause import Pause, active_pauses, pause, resume
-from tarry.operations.pause_reconciler import PauseReconciler
-from tarry.operations.paused_destination import read_paused_destinations
+from tarry.operations.pause_reconciler import PauseReconciler, Watchers
+from tarry.operations.paused_destination import assert_throttle, begin_pause, read_paused_destinations
+from tarry.operations.release import Release
+from tarry.operations.throttle import set_rate, throttle
 from tests.integration.operations.operators import Operator
 from tests.support.installation import Installation
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.one_series
 
@@ -114,3 +121,109 @@ def test_a_pause_of_a_gate_is_refused_without_the_management_api(operator: Opera
         return await _states(context), await active_pauses(context)
 
     assert operator.do(act) == ([], [])
+
+
+ORDERS = Destination("queue", "orders")
+
+
+async def _throttled(context: OperatorContext) -> tuple[str, int | None, bool]:
+    """State and throttle of `orders`, and whether it is bound according to the store."""
+    [one] = await read_paused_destinations(context)
+    return one.state, one.throttle, one.bound_at is not None
+
+
+def _is_bound(operator: Operator) -> bool:
+    found = Management(operator.installation.address).bindings_from("retry.gate.held")
+    return ORDERS.key in {one["routing_key"] for one in found}
+
+
+def test_a_throttle_that_begins_while_a_release_ends_is_bound_again(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the removal of the binding and the end of the release."""
+    unbind = Release._unbind
+
+    async def unbind_then_throttle(self: Release, *arguments: object) -> bool:
+        done = await unbind(self, *arguments)  # type: ignore[arg-type]
+        await set_rate(self.context, ORDERS.label, 7)
+        return done
+
+    monkeypatch.setattr(Release, "_unbind", unbind_then_throttle)
+
+    async def act(context: OperatorContext) -> list[tuple[str, int | None, bool]]:
+        await set_rate(context, ORDERS.label, 5)
+        await assert_throttle(context, ORDERS)
+        await set_rate(context, ORDERS.label, None)
+        [paused] = await read_paused_destinations(context)
+        await Release(context, paused).run()
+        found = [await _throttled(context)]
+        assert not _is_bound(operator)
+        [paused] = await read_paused_destinations(context)
+        again = asyncio.create_task(Release(context, paused).run())
+        await asyncio.to_thread(wait_for, lambda: _is_bound(operator), what="the binding")
+        bound = "select bound_at is not null from paused_destination"  # stored after the binding
+        await asyncio.to_thread(wait_for, lambda: operator.installation.rows(bound) == [(True,)], what="its record")
+        again.cancel()
+        await asyncio.wait([again])
+        return [*found, await _throttled(context)]
+
+    assert operator.do(act) == [("releasing", 7, False), ("releasing", 7, True)]
+    assert _is_bound(operator)
+
+
+def test_a_throttle_does_not_unbind_or_release_what_is_paused(operator: Operator) -> None:
+    """A service that read the row before the pause takes its next steps after it."""
+
+    async def act(context: OperatorContext) -> list[tuple[str, int | None, bool]]:
+        await set_rate(context, ORDERS.label, 5)
+        await assert_throttle(context, ORDERS)
+        [paused] = await read_paused_destinations(context)
+        await begin_pause(context, ORDERS)
+        await Release(context, paused).run()  # ends at once
+        found = [await _throttled(context)]
+        await set_rate(context, ORDERS.label, 9)  # the rate changes while it is paused
+        return [*found, await _throttled(context)]
+
+    assert operator.do(act) == [("holding", 5, True), ("holding", 9, True)]
+    recheck = Management(operator.installation.address).bindings_from("retry.recheck.held")
+    assert [one["routing_key"] for one in recheck] == [ORDERS.key]
+
+
+ONE_HELD = """
+insert into retry (id, queue, exchange, routing_key, state, round, retry_count, first_failed_at, due_at, expected_at)
+values (gen_random_uuid(), 'orders', '', 'orders', 'held', 1, 0, now(), now(), now())
+returning 1
+"""
+EACH_HELD_FAILS = """
+create or replace function tarry_holds(
+    kind text, label text, name text, queue text, exchange text, policy text, properties bytea
+) returns boolean language plpgsql as $$ begin raise exception 'counted' using errcode = '57014'; end $$
+"""
+
+
+def test_no_pass_counts_held_retries_of_which_there_can_be_millions(operator: Operator) -> None:
+    """Throttled messages would not return while the count takes too long."""
+    operator.installation.rows(ONE_HELD)
+    shown: list[int | None] = []
+
+    async def act(context: OperatorContext) -> None:
+        await throttle(context, "orders", rate=50, actor="ann")
+        await pause(context, "orders", actor="ann")
+        watchers = Watchers(on_look=lambda found: shown.extend(one.held for one in found))
+        reconciler = PauseReconciler(context, watchers=watchers)
+        try:
+            await reconciler.look()
+            assert reconciler._counting
+            await reconciler._counting
+            await reconciler.look()
+            with psycopg.connect(operator.installation.dsn) as connection:
+                connection.execute(EACH_HELD_FAILS)
+            await reconciler.look()
+            await reconciler._counting
+            await reconciler.look()
+        finally:
+            await reconciler.close()
+
+    operator.do(act)
+    assert shown[:2] == [None, 1]
+    assert shown[-1] is None

@@ -77,3 +77,41 @@ def test_migration_of_stuck_attempts_allows_its_notes_in_every_partition(databas
             connection.execute(
                 "insert into transition (retry_id, round, state, actor) values (gen_random_uuid(), 1, 'odd', 'x')"
             )
+
+
+def test_migration_of_the_outbox_leaves_old_steps_as_they_are_and_numbers_new_ones(database: Database) -> None:
+    """Their pages are not written again: the column has its default only afterwards."""
+    _migrate_before(database.dsn, "0020_outbox")
+    step = "insert into transition (retry_id, round, state, actor) values (gen_random_uuid(), 1, %s, 'x')"
+    files = "select relfilenode from pg_class where relname like 'transition_%' and relkind = 'r' order by relname"
+    with psycopg.connect(database.dsn, autocommit=True) as connection:
+        connection.execute(store.query("add_partitions"))
+        connection.execute(step.encode(), ["returned"])
+        before = connection.execute(files).fetchall()
+        assert "0020_outbox" in asyncio.run(migrate(database.dsn))
+        assert connection.execute(files).fetchall() == before
+        with connection.transaction():
+            connection.execute(step.encode(), ["missing"])
+            own = connection.execute("select pg_current_xact_id()::text").fetchone()
+        rows = connection.execute("select state, xid::text from transition order by id").fetchall()
+    assert own is not None
+    assert rows == [("returned", None), ("missing", own[0])]
+
+
+def test_steps_keep_their_transaction_when_partitions_are_added_and_dropped(database: Database) -> None:
+    at = "'2001-01-01 12:00+00'"
+    with psycopg.connect(database.dsn, autocommit=True) as connection:
+        connection.execute(
+            f"insert into transition (retry_id, round, state, actor, at)"  # noqa: S608 - no input
+            f" select id, 1, 'returned', 'x', {at} from (select gen_random_uuid() as id) as one".encode()
+        )
+        connection.execute(
+            "insert into retry (id, queue, state, round) select retry_id, 'q', 'held', 1 from transition"
+        )
+        before = connection.execute("select xid::text from transition").fetchone()
+        connection.execute("select tarry_add_partition('2001-01-01')")
+        added = connection.execute("select xid::text from transition_20010101").fetchone()
+        connection.execute("select tarry_drop_partition('transition_20010101')")
+        dropped = connection.execute("select xid::text from transition_default").fetchone()
+    assert before is not None
+    assert before == added == dropped

@@ -95,4 +95,5 @@ def test_the_numbers_of_locks_are_those_of_earlier_versions() -> None:
         "PAUSE_RECONCILER": 7312005,
         "REVIEW_SCAN": 7312010,
         "STUCK_RECOVERY": 7312011,
+        "EVENTS": 7312020,
     }

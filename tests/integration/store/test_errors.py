@@ -104,7 +104,9 @@ def test_a_server_that_does_not_answer(database: Database, proxy: Callable[[str]
 
 
 def test_a_row_that_it_does_not_take_is_nobodys_outage(store: AuditStore) -> None:
-    for wrong in (RECORD._replace(reason="a\x00b"), RECORD._replace(retry_count=2**40)):
+    half = "half of \ud83d"
+    halves = (RECORD._replace(reason=half), RECORD._replace(error_reason=half), RECORD._replace(owner=half))
+    for wrong in (RECORD._replace(reason="a\x00b"), RECORD._replace(retry_count=2**40), *halves):
         assert said(trouble(store.dsn, wrong)) == (Trouble.REFUSED, False, "Postgres refused")
 
 

@@ -34,7 +34,7 @@ def _run(store: AuditStore, name: str, **parameters: Any) -> Any:
 def _mark_held(store: AuditStore) -> str:
     """The state afterwards."""
     store.age(M, 60)
-    _run(store, "mark_held", margin=timedelta(0), actor="watcher")
+    _run(store, "mark_held", margin=timedelta(0), seen_within=timedelta(0), actor="watcher")
     return store.state(M)[0]
 
 

@@ -41,7 +41,7 @@ on conflict do nothing
 """
 
 
-OVER = (State.SUCCEEDED, State.IN_REVIEW, State.CANCELLED, State.DISCARDED)
+OVER = (State.SUCCEEDED, State.IN_REVIEW, State.CANCELLED, State.DISCARDED, State.SKIPPED)
 """A request without headers for one of these is a new retry; the old row stays as it is."""
 
 
@@ -144,7 +144,8 @@ class Life(RuleBasedStateMachine):
         at = now_ms()
         sighting = Return(one.retry, one.round, QUEUE, one.count, at - 5, at, redelivered=again)
         self.store.do(self.store.one.returned([sighting] * (1 + again)))
-        if one.state in (State.CLAIMED, State.SCHEDULED, State.HELD, State.UNROUTABLE, State.CANCELLED) and (
+        open_ = (State.CLAIMED, State.SCHEDULED, State.HELD, State.UNROUTABLE)
+        if one.state in (*open_, State.CANCELLED, State.SKIPPED) and (
             one.round not in one.seen or one.state in (State.UNROUTABLE, State.HELD)
         ):
             one.state = State.RETURNED
@@ -170,7 +171,9 @@ class Life(RuleBasedStateMachine):
     def pause(self) -> None:
         """What is past its due moment is held; what is not, or is not on its way, is not."""
         self.store.sql.execute(HOLD)
-        self.store.sql.execute(control_query("mark_held"), {"margin": timedelta(0), "actor": "watcher"})
+        self.store.sql.execute(
+            control_query("mark_held"), {"margin": timedelta(0), "seen_within": timedelta(0), "actor": "watcher"}
+        )
         for one in self.known:
             if one.state is not None and self.store.state(one.retry)[0] == State.HELD:
                 assert one.state is State.HELD or (one.state in (State.SCHEDULED, State.UNROUTABLE) and not one.waiting)
@@ -197,6 +200,22 @@ class Life(RuleBasedStateMachine):
         if one.state in (State.CLAIMED, State.SCHEDULED, State.UNROUTABLE, State.RETURNED):
             self.store.record(Record(one.retry, one.round, State.IN_REVIEW, QUEUE, retry_count=one.count))
             one.state = State.IN_REVIEW
+
+    @rule(which=which)
+    def skip(self, which: int) -> None:
+        """Ends only what is claimed: anything else has a message on the broker, or is over."""
+        one = self.known[which]
+        if one.state is not None:
+            self.store.record(Record(one.retry, one.round, State.SKIPPED, QUEUE, reason="gone", retry_count=one.count))
+            if one.state is State.CLAIMED:
+                one.state = State.SKIPPED
+
+    @rule(which=which)
+    def schedule_what_another_router_skipped(self, which: int) -> None:
+        one = self.known[which]
+        if one.state is State.SKIPPED:
+            self.store.schedule(one.retry, one.round, due_in_ms=600_000, count=one.count)
+            one.state, one.waiting = State.SCHEDULED, True
 
     @invariant()
     def agrees(self) -> None:

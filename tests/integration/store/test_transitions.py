@@ -38,6 +38,12 @@ def test_what_was_cancelled_is_not_lost_to_a_late_return() -> None:
     assert may_follow(State.CANCELLED, State.RETURNED)
 
 
+def test_what_was_skipped_is_not_lost_if_another_router_moved_it() -> None:
+    assert {state for state in State if may_follow(state, State.SKIPPED)} == {State.CLAIMED}
+    assert may_follow(State.SKIPPED, State.SCHEDULED)
+    assert may_follow(State.SKIPPED, State.RETURNED)
+
+
 def test_steps_that_would_hide_a_loss_are_not_allowed() -> None:
     assert not may_follow(State.CLAIMED, State.SUCCEEDED)
     assert not may_follow(State.HELD, State.SUCCEEDED)

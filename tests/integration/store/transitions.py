@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tarry.core.states import State
 
-BEGINNINGS = frozenset({State.CLAIMED, State.SCHEDULED, State.RETURNED, State.IN_REVIEW})
+BEGINNINGS = frozenset({State.CLAIMED, State.SCHEDULED, State.RETURNED, State.IN_REVIEW, State.SKIPPED})
 """The first state of a round in the history: the claim, or a later state if Postgres was unavailable before."""
 
 ALLOWED: dict[State | None, frozenset[State]] = {
@@ -18,6 +18,7 @@ ALLOWED: dict[State | None, frozenset[State]] = {
             State.UNROUTABLE,
             State.CANCELLED,
             State.DISCARDED,
+            State.SKIPPED,
         }
     ),
     State.SCHEDULED: frozenset(
@@ -31,7 +32,16 @@ ALLOWED: dict[State | None, frozenset[State]] = {
             State.DISCARDED,
         }
     ),
-    State.HELD: frozenset({State.RETURNED, State.CANCELLED, State.UNROUTABLE, State.IN_REVIEW, State.DISCARDED}),
+    State.HELD: frozenset(
+        {
+            State.SCHEDULED,  # a throttle has released it
+            State.RETURNED,
+            State.CANCELLED,
+            State.UNROUTABLE,
+            State.IN_REVIEW,
+            State.DISCARDED,
+        }
+    ),
     State.UNROUTABLE: frozenset(
         {State.SCHEDULED, State.RETURNED, State.HELD, State.IN_REVIEW, State.CANCELLED, State.DISCARDED}
     ),
@@ -40,6 +50,7 @@ ALLOWED: dict[State | None, frozenset[State]] = {
     State.CANCELLED: frozenset({State.RETURNED}),
     State.SUCCEEDED: frozenset({State.RETURNED}),  # a consumer started it after its success had been presumed
     State.DISCARDED: frozenset({State.RETURNED}),
+    State.SKIPPED: frozenset({State.SCHEDULED, State.RETURNED, State.IN_REVIEW}),  # another router moved it meanwhile
 }
 """The states that may follow each state within one round; `None` is a new retry. A later round can begin from any
 state: the message did fail again, whatever its recorded state."""

@@ -2,20 +2,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
+import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tarry.amqp.management import Management
 from tarry.amqp.url import Address
-from tarry.core.names import AUTOMATIC, GATE_KINDS, Names
+from tarry.core.names import AUTOMATIC, GATE_KINDS, Destination, Names
 from tarry.errors import BrokerUnreachableError, TopologyMismatchError
 from tarry.topology.apply import apply, declare
-from tarry.topology.blueprint import blueprint, former_bindings
+from tarry.topology.blueprint import blueprint, former_bindings, former_first_gate
 from tarry.topology.definitions import definitions
 from tarry.topology.findings import APPLY
 from tarry.topology.live import read_live
 from tarry.topology.load import load, shipped
+from tarry.topology.objects import Blueprint
 from tarry.topology.plan import make_plan
 from tarry.topology.verify import verify
 from tests.integration.topology.installation import TopologyInstallation, command, drained, small_topology
@@ -27,7 +30,7 @@ def test_apply_then_verify_is_clean_and_apply_again_changes_nothing(vhost: Vhost
     fresh = TopologyInstallation(vhost, load(shipped()))
 
     assert command(fresh, "plan").exit_code == 2
-    assert "Declared 230" in command(fresh, "apply").stdout
+    assert "Declared 233" in command(fresh, "apply").stdout
     assert command(fresh, "verify").exit_code == 0
     assert "Nothing to declare" in command(fresh, "apply").stdout
     assert command(fresh, "plan").exit_code == 0
@@ -121,9 +124,47 @@ def test_apply_brings_gates_to_an_installation_of_the_previous_version(vhost: Vh
         _passes_once(installation, opened)
         assert [finding.mend for finding in verify(installation.topology, installation.address)] == [APPLY] * 2
         done = apply(installation.topology, installation.address)
-        assert (done.declared, set(done.plan.former)) == (0, set(former_bindings(installation.names)))
+        assert (done.declared, set(done.plan.former)) == (0, set(former_bindings(installation.names)[:2]))
         assert verify(installation.topology, installation.address) == []
         _passes_once(installation, opened)
+
+
+def test_apply_brings_the_gate_for_checks_to_an_installation_of_the_previous_version(vhost: Vhost) -> None:
+    """A message with the key of a check goes to one queue in every state that an interrupted apply can leave."""
+    policy = {"name": "all", "schedule": ["1s"], "max_retries": 1, "eligibility": {"at": "due"}}
+    installation = TopologyInstallation(vhost, small_topology(policy=[policy])).apply()
+    [check], names = installation.topology.rules.checks, installation.names
+    queue, keys = names.check_queue(*check), [check.key, Destination("queue", "orders").key]
+    with installation.open_channel() as opened:
+        installation.attach(opened, "orders")
+        declare(opened, Blueprint((), (), (former_first_gate(names),)))
+        opened.queue_delete(queue)
+        opened.exchange_delete(names.check_gate)
+        _goes_to("orders", not_to=None, installation=installation, keys=keys)
+
+        with pytest.raises(KeyboardInterrupt):
+            apply(installation.topology, installation.address, _interrupt_at_the_end)
+        _goes_to("orders", not_to=queue, installation=installation, keys=keys)
+        problems = [finding.problem for finding in verify(installation.topology, installation.address)]
+        assert any("although its check queue has it" in problem for problem in problems)
+
+        done = apply(installation.topology, installation.address)
+        assert done.plan.former == (former_first_gate(names),)
+        assert verify(installation.topology, installation.address) == []
+        _goes_to(queue, not_to="orders", installation=installation, keys=keys)
+
+
+def _goes_to(queue: str, *, not_to: str | None, installation: TopologyInstallation, keys: list[Any]) -> None:
+    about = pika.BasicProperties(headers={"BCC": keys}, delivery_mode=2)
+    installation.channel.basic_publish(installation.names.arrive, "", b"payload", about, mandatory=True)
+    assert installation.wait_message(queue)[1] == b"payload"
+    assert installation.get(queue) is None
+    assert not_to is None or installation.get(not_to) is None
+
+
+def _interrupt_at_the_end(done: int, total: int, _name: str) -> None:
+    if done == total:
+        raise KeyboardInterrupt
 
 
 def _as_before_the_gates(installation: TopologyInstallation, opened: BlockingChannel) -> None:

@@ -2,15 +2,21 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any, cast
 
+import pika
 import pytest
 
 from tarry.amqp.management import Management
 from tarry.errors import TopologyError, TopologyMismatchError
 from tarry.topology.apply import apply
+from tarry.topology.blueprint import blueprint
 from tarry.topology.live import read_live
+from tarry.topology.plan import make_plan
 from tarry.topology.retire import SETTLING_SECONDS, close_entry, delete_empty, drain, prune
+from tarry.topology.verify import verify
 from tests.integration.topology.installation import TopologyInstallation, drained, small_topology
+from tests.support.spaces import Vhost
 from tests.support.waiting import wait_for
 
 FEWER = small_topology(policy=[{"name": "default", "schedule": ["2s"], "max_retries": 2}])
@@ -55,6 +61,23 @@ def test_prune_deletes_what_is_empty_and_closed_and_keeps_the_rest(installation:
     }
     assert second.deleted == ("retry.delay.8s",)
     assert list(second.kept) == ["retry.delay.9s"]
+
+
+def test_a_check_queue_that_no_policy_uses_is_left_over_and_drains(vhost: Vhost) -> None:
+    policy = {"name": "all", "schedule": ["1s"], "max_retries": 1, "eligibility": {"at": "due", "answer_within": "1s"}}
+    installation = TopologyInstallation(vhost, small_topology(policy=[policy])).apply()
+    queue, keys = "retry.check.1s.all", ["~check:1s:all", "~to:orders"]
+    with pytest.raises(TopologyError, match="remove its check from every policy"):
+        drain(installation.topology, installation.address, queue)
+    without = small_topology(policy=[policy | {"eligibility": None}])
+    left = make_plan(installation.names, blueprint(without), read_live(Management(installation.address))).left_over
+    assert [one.name for one in left] == [queue]
+    with installation.open_channel() as opened:
+        installation.attach(opened, "orders")
+        opened.basic_publish("retry.arrive", "", b"x", pika.BasicProperties(headers={"BCC": cast("Any", keys)}))
+        close_entry(without, installation.address, queue)
+        assert installation.wait_message("orders")[1] == b"x"
+        assert read_live(Management(installation.address)).bindings_to(queue) == []
 
 
 def test_a_tier_in_use_is_not_drained(installation: TopologyInstallation) -> None:
@@ -103,3 +126,17 @@ def test_a_message_that_is_stuck_on_its_way_out_counts_until_it_is_gone(installa
 
     wait_for(counted, deadline=SETTLING_SECONDS, what="a count within the time that drain waits for one")
     assert prune(installation.topology, installation.address).deleted == ()
+
+
+def test_the_queue_of_a_webhook_that_is_gone_is_unbound_and_pruned(vhost: Vhost) -> None:
+    hook = {"name": "one", "url": "https://example.com", "secret_env": "SECRET", "events": ["exhausted"]}
+    topology = small_topology(events={"enabled": True}, webhook=[hook])
+    installation = TopologyInstallation(vhost, topology).apply()
+    assert verify(installation.topology, installation.address) == []
+    installation.topology = small_topology(events={"enabled": True})
+    installation.apply()
+
+    done = prune(installation.topology, installation.address)
+    queue = "tarry-webhooks.retry.one"
+    assert done.deleted == (queue, f"retry.relay.{queue}", f"retry.held.{queue}")
+    assert verify(installation.topology, installation.address) == []

@@ -36,7 +36,7 @@ def test_the_list_is_walked_page_by_page_and_each_is_there_once(api: ApiInstalla
 
 
 def test_every_filter_narrows(api: ApiInstallation) -> None:
-    one = api.schedule("slow.filters", "filters-1", error_type="Timeout", error_reason="after 30 s")
+    one = api.schedule("slow.filters", "filters-1", error_type="Timeout", error_reason="after 30 s", owner="acme")
     other = api.schedule("slow.filters", "filters-2", error_type="Refused", error_reason="no")
     mark = api.get(f"/retries/{one}")["fingerprint"]
     soon, later = datetime.now(UTC) + timedelta(minutes=1), datetime.now(UTC) + timedelta(minutes=10)
@@ -44,6 +44,8 @@ def test_every_filter_narrows(api: ApiInstallation) -> None:
         ({"queue": "slow.filters"}, {one, other}),
         ({"message_id": "filters-1"}, {one}),
         ({"queue": "slow.filters", "fingerprint": mark}, {one}),
+        ({"owner": "acme"}, {one}),
+        ({"owner": "nobody"}, set()),
         ({"queue": "slow.filters", "state": ["held", "in_review"]}, set()),
         ({"queue": "slow.filters", "state": ["held", "scheduled"]}, {one, other}),
         ({"queue": "slow.filters", "due_after": soon.isoformat(), "due_before": later.isoformat()}, {one, other}),

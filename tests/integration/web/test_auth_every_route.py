@@ -91,7 +91,7 @@ def test_health_and_metrics_are_open_to_everybody(api: ApiInstallation) -> None:
 
 def test_paths_that_are_not_there_are_problems_too(api: ApiInstallation) -> None:
     for method, path, status in (
-        ("GET", "/", 404),
+        ("GET", "/nothing/", 404),
         ("GET", "/nothing", 404),
         ("POST", "/healthz", 405),
         ("GET", "/api/v1/nothing", 404),

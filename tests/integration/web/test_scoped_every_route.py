@@ -126,14 +126,18 @@ def _calls(world: World) -> Iterator[tuple[str, str, dict[str, Any]]]:
     theirs = world.theirs
     retries = [*(theirs[name] for name in ("waiting", "reviewed", "cancelled")), theirs["waiting"][:8], "their-waiting"]
     values = {key: [*retries, "their-reviewed", "shared", world.mine["waiting"]] for key in IDS}
-    values |= {"name": [THEIRS, "*", "slow.*", "slow.t*", "slow.?heirs"], "job_id": [theirs["job"], theirs["job"][:8]]}
+    values |= {
+        "name": [THEIRS, "*", "slow.*", "slow.t*", "slow.?heirs"],
+        "job_id": [theirs["job"], theirs["job"][:8]],
+        "owner": ["acme"],
+    }
     prefix = [{"fingerprint": theirs["fingerprint"][:5]}, {"fingerprint": theirs["fingerprint"]}]
     prefixes = dict.fromkeys(("/retries", "/review", "/review/groups", "/review/messages"), tuple(prefix))
     for path, operations in world.api.get("/openapi.json")["paths"].items():
         if not path.startswith("/api/v1"):
             continue
         short = path.removeprefix("/api/v1")
-        name = next((one for one in (*IDS, "name", "job_id") if f"{{{one}}}" in short), None)
+        name = next((one for one in (*IDS, "name", "job_id", "owner") if f"{{{one}}}" in short), None)
         filled = [short.replace(f"{{{name}}}", one) for one in values[name]] if name else [short]
         assert "{" not in "".join(filled), f"a new kind of parameter in {path}"
         for method in sorted(operations):

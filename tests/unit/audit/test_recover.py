@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tarry.amqp.field_tables import array_entry, entry, pick, walk_array
@@ -87,3 +89,21 @@ def test_a_rebuilt_message_keeps_all_that_it_can_be_paused_by() -> None:
     rebuilt = rebuild(stored(99_000, array_entry("BCC", way)), RULES, Names(), 98_000)
     assert keys(rebuilt.message.properties.headers)[-5:] == [*way[1:]]
     assert rebuilt.returns_to == "~to:orders"
+
+
+def test_a_rest_beyond_the_ladder_is_rebuilt_as_the_next_leg() -> None:
+    longest = RULES.ladder.longest_ms
+    made = rebuild(replace(stored(2 * longest), leg=3), RULES, Names(), 0)
+    headers = made.message.properties.headers
+    assert keys(headers)[-2:] == ["~id:6f1c:2", "~layover"]
+    assert b"~to:orders" in (headers or b"")
+    assert made.leg is not None
+    assert (made.leg.leg, made.leg.wait_ms, made.leg.delay_ms) == (4, longest, 2 * longest)
+
+
+def test_a_last_leg_is_rebuilt_with_a_number_so_that_the_lost_one_is_dropped() -> None:
+    made = rebuild(replace(stored(1_000), leg=3), RULES, Names(), 0)
+    assert keys(made.message.properties.headers)[-1] == "~to:orders"
+    assert made.leg is not None
+    assert (made.leg.leg, made.leg.wait_ms) == (4, None)
+    assert rebuild(stored(1_000), RULES, Names(), 0).leg is None

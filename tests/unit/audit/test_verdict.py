@@ -205,3 +205,43 @@ def test_a_stale_claim_is_missing_only_when_its_request_can_be_nowhere() -> None
     assert judge(snapshot, depths(audit=1)).lost == 0
     verdict = judge(snapshot, depths(scheduled=0))
     assert [(one.retry, one.why) for one in verdict.missing] == [(claim, "claimed, and its request is gone")]
+
+
+def on_leg(*, minutes: float = 2) -> Open:
+    """Its leg has ended, and it is due in a month."""
+    ended = NOW - timedelta(minutes=minutes)
+    return replace(overdue(tier="retry.ladder.6.229376s"), due=NOW + timedelta(30), expected=ended, on_layover=True)
+
+
+def test_a_leg_that_ended_is_late_while_the_layover_queue_has_messages() -> None:
+    verdict = judge(Snapshot(NOW, {}, overdue=[on_leg()]), depths(layover=1))
+    assert [one.where for one in verdict.late] == [("retry.layover",)]
+
+
+def test_a_leg_that_ended_is_missing_if_no_queue_before_the_next_leg_has_messages() -> None:
+    """What is held, or in a relay, has passed the router. The tap is busy, and has read all that was sent by then."""
+    snapshot = Snapshot(NOW, {}, overdue=[on_leg()], tap_seen=NOW)
+    verdict = judge(snapshot, depths(held_orders=1, relay_orders=40, layover=0, audit=1), grace=GRACE)
+    assert [one.retry.message_id for one in verdict.missing] == ["m1"]
+
+
+def test_a_leg_that_ended_is_late_while_its_record_can_be_in_the_taps_queue() -> None:
+    snapshot = Snapshot(NOW, {}, overdue=[on_leg()], tap_seen=NOW - 2 * GRACE)
+    assert [one.where for one in judge(snapshot, depths(audit=1), grace=GRACE).late] == [("retry.audit",)]
+
+
+def test_a_retry_without_legs_is_missing_although_the_layover_queue_has_messages() -> None:
+    snapshot = Snapshot(NOW, {}, overdue=[overdue()], tap_seen=NOW)
+    assert len(judge(snapshot, depths(layover=7, relay_orders=0), grace=GRACE).missing) == 1
+
+
+def test_a_leg_that_ended_makes_the_layover_queue_decide() -> None:
+    assert "retry.layover" in deciding_queues(Snapshot(NOW, {}, overdue=[on_leg()]), depths(layover=1))
+
+
+def test_what_has_left_a_check_queue_late_is_late_while_it_can_be_in_the_taps_queue() -> None:
+    """It waited there for an hour. The tap has read what was due with it, but not up to now."""
+    one = overdue(minutes=60)
+    snapshot = Snapshot(NOW, {}, [one], gates={"6f1c": ["retry.check.1h.gold"]}, tap_seen=NOW - 2 * GRACE)
+    assert [late.where for late in judge(snapshot, depths(audit=1), grace=GRACE).late] == [("retry.audit",)]
+    assert judge(replace(snapshot, tap_seen=NOW), depths(audit=1), grace=GRACE).lost == 1

@@ -45,6 +45,7 @@ def test_a_failure_described_by_flags(tarry: typer.Typer) -> None:
         "reason": None,
         "form": "headers",
         "queue": "orders",
+        "owner": None,
         "policy": "default",
         "policy_why": "the first of 8 that matches (queue = '*'), number 8",
         "class": "retryable",
@@ -55,9 +56,15 @@ def test_a_failure_described_by_flags(tarry: typer.Typer) -> None:
         "delay_why": "4s is the policy's delay before retry 2; up to 1s of jitter is added",
         "window_why": "",
         "itinerary": [["retry.delay.4s"], ["retry.delay.5s"]],
+        "legs_ms": [],
         "returns_to": "queue orders",
         "return_priority": None,
         "priority_why": "",
+        "eligibility": "",
+        "budgets": [],
+        "budget_why": "",
+        "max_rate": None,
+        "breaker": "",
         "spends_attempt": True,
         "review_queue": "manual-review.pending",
     }
@@ -123,6 +130,48 @@ def test_explain_shows_how_a_window_moved_the_due_time_and_why(monkeypatch: pyte
 
     assert f"window     {why}" in run_cli([*shown, "--queue", "orders"]).output.replace("\n", " ")
     assert "Messages return only mon-fri 08:00-20:00 (Europe/Zagreb)." in run_cli([*shown, "--schedule"]).output
+
+
+def test_explain_shows_the_lowest_rate_of_the_queues_policies(tmp_path: Path) -> None:
+    policies = [
+        ("vip", '{ queue = "orders.*", priority = "high" }', "max_rate = 5"),
+        ("orders", '{ queue = "orders.*" }', "max_rate = 50"),
+        ("rest", '{ queue = "*" }', "max_rate = 1"),
+    ]
+    (tmp_path / "tarry.toml").write_text(
+        "\n".join(
+            f'[[policy]]\nname = "{name}"\nmatch = {match}\nschedule = ["2s"]\nmax_retries = 1\n{rate}\n'
+            for name, match, rate in policies
+        )
+    )
+    shown = ["explain", "--topology", str(tmp_path)]
+    assert json.loads(run_cli([*shown, "--queue", "orders.eu", "--json"]).output)["max_rate"] == 5
+    assert "max rate   5 returns a second to this queue" in run_cli([*shown, "--queue", "orders.eu"]).output
+    schedule = run_cli([*shown, "--schedule", "--policy", "orders"]).output
+    assert "At most 50 messages a second return to each queue." in schedule
+
+
+def test_explain_shows_the_breaker_of_the_first_policy_that_has_one(tmp_path: Path) -> None:
+    policies = [
+        ("vip", '{ queue = "orders.*", priority = "high" }', ""),
+        ("orders", '{ queue = "orders.*" }', 'breaker = { failed = "30%", of = 5 }'),
+        ("rest", '{ queue = "*" }', "breaker = { of = 99 }"),
+    ]
+    (tmp_path / "tarry.toml").write_text(
+        "\n".join(
+            f'[[policy]]\nname = "{name}"\nmatch = {match}\nschedule = ["2s"]\nmax_retries = 1\n{breaker}\n'
+            for name, match, breaker in policies
+        )
+    )
+    shown, rule = ["explain", "--topology", str(tmp_path)], "opens if 30% of at least 5 returns within 1m fail again"
+    found = json.loads(run_cli([*shown, "--queue", "orders.eu", "--header", "priority=high", "--json"]).output)
+    assert (found["policy"], found["breaker"]) == (
+        "vip",
+        f"{rule}; probes after 30s, at most 15m (policy orders)",
+    )
+    assert f"breaker    {rule}" in run_cli([*shown, "--queue", "orders.eu"]).output
+    schedule = run_cli([*shown, "--schedule", "--policy", "orders"]).output
+    assert f"The breaker of a queue {rule}" in schedule.replace("\n", " ")
 
 
 def test_explain_shows_the_priority_of_the_return(tarry: typer.Typer) -> None:

@@ -58,6 +58,7 @@ def item() -> ReviewItem:
         NOW,
         NOW,
         10,
+        "acme",
     )
 
 

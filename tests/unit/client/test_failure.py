@@ -9,8 +9,8 @@ from tarry.amqp.delivery import Delivery
 from tarry.amqp.field_tables import walk
 from tarry.amqp.properties import Properties
 from tarry.client import Attempt, Classes, Options, Verdict
-from tarry.client.failure import describe
-from tarry.client.request import FRAME_MAX, Incoming, request
+from tarry.client.failure import describe, owner_of
+from tarry.client.request import FRAME_MAX, Incoming, request, retry_request
 from tarry.contract.message import Acceptance, Request
 from tarry.contract.request import parse
 from tarry.contract.safety import in_frame
@@ -132,3 +132,31 @@ def test_a_message_returned_through_its_exchange_keeps_counting_elsewhere() -> N
 def test_moments_have_their_time_zone() -> None:
     own = {"tarry-id": ID, "tarry-queue": "orders", "tarry-due-ms": NOW}
     assert Attempt.read(own, "orders").due == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+
+
+def test_the_owner_is_a_name_or_comes_from_the_message() -> None:
+    headers, body = {"tenant": 7}, b"acme:order"
+    assert owner_of(Options(owner="acme"), headers, body) == "acme"
+    assert owner_of(Options(owner=lambda found, _: found.get("tenant")), headers, body) == "7"
+    assert owner_of(Options(owner=lambda _, found: found.split(b":")[0].decode()), headers, body) == "acme"
+    assert owner_of(Options(), headers, body) is None
+
+
+@pytest.mark.parametrize("owner", [lambda found, _: found["no such header"], "o" * 256, "a\x00"])
+def test_an_owner_that_cannot_be_told_does_not_cost_the_retry(owner: Any) -> None:
+    assert owner_of(Options(owner=owner), {}, b"") is None
+
+
+def test_a_message_that_has_an_owner_keeps_it() -> None:
+    failure = describe(ValueError("no"), Options(), NOW)
+    assert understood(request(incoming({"owner": "acme"}), failure, owner="other")).failure.owner == "acme"
+    assert understood(request(incoming(), failure, owner="other")).failure.owner == "other"
+    assert understood(request(incoming(), failure)).failure.owner is None
+
+
+def test_retry_request_takes_an_owner() -> None:
+    made = retry_request("orders", ValueError("no"), message_id="m-1", owner="acme", options=Options(owner="other"))
+    assert understood(made).failure.owner == "acme"
+    assert (
+        understood(retry_request("orders", ValueError("no"), options=Options(owner="other"))).failure.owner == "other"
+    )

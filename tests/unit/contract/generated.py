@@ -17,7 +17,16 @@ from tests.unit.contract.wire import array, counted, death, entry_names, field_v
 
 CONTRACT = (
     *("original_queue", "original_exchange", "original_routing_key", "retry_count", "max_retries", "error_reason"),
-    *("error_type", "error_class", "retry_after_ms", "next_retry_at_ms", "priority", "job_type", "review_reason"),
+    *(
+        "error_type",
+        "error_class",
+        "retry_after_ms",
+        "next_retry_at_ms",
+        "priority",
+        "job_type",
+        "review_reason",
+        "owner",
+    ),
     *("tarry-id", "tarry-round", "tarry-count", "tarry-since-ms", "tarry-queue", "tarry-exchange", "tarry-key"),
     *("tarry-form", "tarry-via", "tarry-probe", "tarry-user-id", "tarry-priority", "x-death", "CC", "BCC"),
 )

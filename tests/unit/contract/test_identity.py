@@ -42,10 +42,12 @@ PLAIN = identity(rejected(message_id=b"m"))
         rejected(message_id=b"m", type=b"t"),
         rejected(message_id=b"m", app_id=b"a"),
         rejected("orders", named("priority", "high"), message_id=b"m"),
+        published({"original_queue": "orders", "owner": "acme"}, message_id=b"m"),
+        published({"original_queue": "orders", "owner": "other"}, message_id=b"m"),
     ],
     ids=[
         *("queue", "id", "no-id", "body", "header", "content-type", "encoding", "correlation", "reply-to"),
-        *("timestamp", "type", "app", "own-priority"),
+        *("timestamp", "type", "app", "own-priority", "owner", "other-owner"),
     ],
 )
 def test_identity_tells_apart(other: Delivery) -> None:
@@ -99,8 +101,28 @@ def test_identity_of_an_envelope_is_that_of_the_message_in_it() -> None:
             content_type=b"application/json",
             message_id=b"of the envelope",
         ),
+        published({"original_queue": "orders", "owner": 7}, message_id=b"m"),
+        published(
+            {"owner": 7},
+            b'{"message_id": "m", "original_queue": "orders", "original_payload": "cGF5bG9hZA==", "owner": "acme"}',
+            content_type=b"application/json",
+        ),
+        published(
+            {"owner": 7},
+            b'{"message_id": "m", "original_queue": "orders", "original_payload": "cGF5bG9hZA=="}',
+            content_type=b"application/json",
+        ),
+        published({"original_queue": "orders", "owner": b"t\x01"}, message_id=b"m"),
+        published(
+            {"owner": b"t\x01"},
+            b'{"message_id": "m", "original_queue": "orders", "original_payload": "cGF5bG9hZA=="}',
+            content_type=b"application/json",
+        ),
     ],
-    ids=["reject", "headers", "envelope"],
+    ids=[
+        *("reject", "headers", "envelope", "owner", "envelope-owner", "envelope-owner-header"),
+        *("owner-ignored", "envelope-owner-ignored"),
+    ],
 )
 @pytest.mark.parametrize("schedule", [SCHEDULE, FIRST], ids=["own-priority", "return-priority"])
 def test_identity_of_what_returns_is_that_of_what_came(first: Delivery, schedule: Schedule) -> None:

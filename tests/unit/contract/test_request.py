@@ -4,6 +4,7 @@ import base64
 import json
 
 import pytest
+from structlog.testing import capture_logs
 
 from tarry.amqp.delivery import Delivery
 from tarry.amqp.properties import Properties
@@ -12,7 +13,19 @@ from tarry.contract.request import parse
 from tarry.contract.retry_pb2 import RetryMessage
 from tarry.core.decide import Failure
 from tarry.core.policy import ErrorClass
-from tests.unit.contract.wire import ACCEPT, NEW_ID, array, death, headers, integer, named, new_id, published, rejected
+from tests.unit.contract.wire import (
+    ACCEPT,
+    NEW_ID,
+    array,
+    death,
+    headers,
+    integer,
+    named,
+    new_id,
+    published,
+    rejected,
+    table,
+)
 
 SPOKEN: dict[str, bytes | str | int] = {
     "original_queue": "orders",
@@ -25,6 +38,7 @@ SPOKEN: dict[str, bytes | str | int] = {
     "next_retry_at_ms": 1_700_000_060_000,
     "priority": "high",
     "job_type": "invoice",
+    "owner": "acme",
 }
 
 
@@ -83,8 +97,47 @@ def test_headers_say_it_all() -> None:
         next_retry_at_ms=1_700_000_060_000,
         priority="high",
         job_type="invoice",
+        owner="acme",
     )
     assert request.speaks_contract
+
+
+@pytest.mark.parametrize(("written", "owner"), [(7, "7"), ("", None), (b"V", None), ("Ünion " * 42, "Ünion " * 42)])
+def test_headers_name_an_owner_in_text_or_as_a_number(written: bytes | str | int, owner: str | None) -> None:
+    assert understood(published(SPOKEN | {"owner": written})).failure.owner == owner
+
+
+DOUBLE = b"d\x3f\xf8\x00\x00\x00\x00\x00\x00"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [table(named("id", 1)), array(integer(1)), b"t\x01", DOUBLE, b"S\x00\x00\x00\x01\x80", "o" * 256, "a\x00"],
+)
+def test_an_owner_that_cannot_be_used_is_ignored(written: bytes | str) -> None:
+    """Applications had headers of this name before it had a meaning: their retries go on, and belong to nobody."""
+    with capture_logs() as logs:
+        assert understood(published(SPOKEN | {"owner": written})).failure.owner is None
+    assert [(one["event"], one["queue"]) for one in logs] == [("owner ignored", "orders")]
+
+
+def test_an_envelope_with_an_owner_that_cannot_be_used_has_that_of_the_header() -> None:
+    body = RetryMessage(original_queue="orders", original_payload=b"p", owner="o" * 256).SerializeToString()
+    request = understood(published({"owner": "other"}, body=body, content_type=b"application/x-protobuf"))
+    assert request.failure.owner == "other"
+
+
+@pytest.mark.parametrize("content_type", [b"application/x-protobuf", b"application/vnd.tarry.retry+json"])
+def test_an_envelope_names_an_owner_that_comes_before_the_header(content_type: bytes) -> None:
+    message = RetryMessage(original_queue="orders", original_payload=b"p", owner="acme")
+    fields = {"original_queue": "orders", "original_payload": "cA==", "owner": "acme"}
+    body = json.dumps(fields).encode() if b"json" in content_type else message.SerializeToString()
+    assert understood(published({}, body=body, content_type=content_type)).failure.owner == "acme"
+    assert understood(published({"owner": "other"}, body=body, content_type=content_type)).failure.owner == "acme"
+    silent = RetryMessage(original_queue="orders", original_payload=b"p").SerializeToString()
+    assert understood(
+        published({"owner": "other"}, body=silent, content_type=b"application/x-protobuf")
+    ).failure.owner == ("other")
 
 
 def test_headers_need_no_more_than_the_queue() -> None:

@@ -14,6 +14,7 @@ from tarry.contract.request import parse
 from tarry.contract.retry_pb2 import RetryMessage
 from tarry.contract.returned import fits, returning
 from tarry.core.decide import Schedule
+from tarry.core.eligibility import Eligibility
 from tarry.core.ladder import Itinerary
 from tarry.core.names import Destination
 from tarry.core.policy import ErrorClass, Policy
@@ -184,6 +185,13 @@ def test_an_envelope_returns_unwrapped_with_its_own_id() -> None:
     assert named("max_retries", 9) not in (returned.headers or b"")
 
 
+def test_an_envelope_returns_with_its_owner_in_a_header() -> None:
+    body = RetryMessage(original_payload=b"hi", original_queue="orders", owner="acme").SerializeToString()
+    returned = sent_back(published({"owner": "other"}, body, content_type=b"application/protobuf"))
+    assert named("owner", "acme") in (returned.headers or b"")
+    assert named("owner", "other") not in (returned.headers or b"")
+
+
 def test_an_envelope_without_an_id_leaves_the_property_alone() -> None:
     body = RetryMessage(original_queue="orders").SerializeToString()
     properties = {"content_type": b"application/protobuf", "message_id": b"\xff" * 255}
@@ -223,7 +231,7 @@ def test_headers_that_leave_no_room_for_the_brokers_do_not_fit() -> None:
 
 
 TAKEN = ("tarry-", "x-first-death-", "x-last-death-")
-SPOKEN = {"original_queue", "retry_count", "max_retries", "review_reason", "priority", "job_type"} | {
+SPOKEN = {"original_queue", "retry_count", "max_retries", "review_reason", "priority", "job_type", "owner"} | {
     "original_exchange",
     "original_routing_key",
     "error_reason",
@@ -273,3 +281,14 @@ def test_the_keys_name_the_job_type_and_no_automatic_retry_if_it_is_manual() -> 
     made = returning(request._replace(retry_id=RETRY_ID), SCHEDULE, 1, NOW, HOME, automatic=False).headers or b""
     assert made.endswith(b"".join(map(text, ["~policy:plain", "~type:pdf%2Elarge", "~to:orders"])))
     assert b"~auto" not in made
+
+
+def test_the_key_of_a_check_is_on_automatic_retries_of_its_policy() -> None:
+    asking = SCHEDULE.policy.model_copy(update={"eligibility": Eligibility.model_validate({"at": "due"})})
+    decision = SCHEDULE._replace(policy=asking)
+    request = parse(published({"original_queue": "orders"}), ACCEPT, new_id)
+    assert isinstance(request, Request)
+    made = returning(request, decision, 1, NOW, HOME).headers or b""
+    assert made.endswith(b"".join(map(text, ["~check:1m:plain", "~auto", "~policy:plain", "~to:orders"])))
+    assert b"~check" not in (returning(request, decision, 1, NOW, HOME, automatic=False).headers or b"")
+    assert b"~check" not in (returning(request, SCHEDULE, 1, NOW, HOME).headers or b"")

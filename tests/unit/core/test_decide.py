@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tarry.core.decide import Failure, Review, Rulebook, Schedule, decide
-from tarry.core.ladder import Ladder
+from tarry.core.ladder import LONGEST_DELAY, Ladder
 from tarry.core.policy import ErrorClass, Policy
 
 NOW = 1_700_000_000_000
@@ -147,16 +147,24 @@ def test_the_first_policy_that_matches_decides() -> None:
     assert (nobody.reason, nobody.policy, nobody.exhausted) == ("no policy matches queue 'b'", None, False)
 
 
-def test_a_wait_longer_than_the_ladder_is_for_a_person() -> None:
-    decision = reviewed(Failure("q", retry_after_ms=LADDER.longest_ms + 1), rules(PLAIN))
-    assert decision.reason.startswith("A delay of 3d does not fit the ladder, which holds 3d")
+def test_a_wait_longer_than_the_ladder_takes_several_legs_and_keeps_its_due_time() -> None:
+    week = 7 * 86_400_000
+    for failure in (Failure("q", retry_after_ms=week), Failure("q", next_retry_at_ms=NOW + week)):
+        decision = scheduled(failure, rules(PLAIN))
+        assert (decision.due_ms, decision.itinerary.leg_ms) == (NOW + week, LADDER.longest_ms)
+
+
+def test_a_wait_of_more_than_a_year_is_for_a_person() -> None:
+    decision = reviewed(Failure("q", retry_after_ms=LONGEST_DELAY + 1), rules(PLAIN))
+    assert decision.reason.startswith("A delay of 366d is longer than a year (366d)")
     assert not decision.exhausted
 
 
-def test_a_wait_close_to_the_ladders_end_fits_whatever_the_draw() -> None:
+@pytest.mark.parametrize("longest", [LADDER.longest_ms, LONGEST_DELAY])
+def test_a_wait_close_to_a_limit_is_accepted_whatever_the_draw(longest: int) -> None:
     book = rules(PLAIN | {"jitter": "30%"})
     for draw in (0.0, 0.5, ALMOST_ONE):
-        assert scheduled(Failure("q", retry_after_ms=LADDER.longest_ms - 1_000), book, draw).due_ms > NOW
+        assert scheduled(Failure("q", retry_after_ms=longest - 1_000), book, draw).due_ms > NOW
 
 
 failures = st.builds(
@@ -188,7 +196,8 @@ def test_nothing_is_ever_due_before_it_was_asked_for(failure: Failure, draw: flo
     waits = (decision.itinerary.tier_ms or 0) + sum(
         LADDER.ttl(6 - place, digit) for place, digit in enumerate(decision.itinerary.digits)
     )
-    assert waits == decision.itinerary.delay_ms
+    assert waits == decision.itinerary.legs(LADDER)[0]
+    assert sum(decision.itinerary.legs(LADDER)) == decision.itinerary.delay_ms
 
 
 OFFICE = {"window": {"only": "tue-fri 23:00-24:00", "spread": "15m"}}
@@ -219,8 +228,12 @@ def test_a_message_that_would_be_too_old_at_the_opening_goes_to_review() -> None
     assert (decision.reason, decision.exhausted) == ("exhausted: due later than 30m after its first failure", True)
 
 
-def test_an_opening_that_the_ladder_does_not_reach_goes_to_review_with_the_reason() -> None:
+def test_an_opening_beyond_the_ladder_takes_several_legs_and_none_at_all_means_review() -> None:
     weekly = {"window": {"only": "mon 08:00-09:00"}}
-    assert reviewed(Failure("q"), rules(PLAIN | weekly)).reason.startswith("A delay of 5d 9h does not fit")
+    decision = scheduled(Failure("q"), rules(PLAIN | weekly))
+    assert (decision.moved_from_ms, decision.itinerary.leg_ms) == (NOW + 2_000, LADDER.longest_ms)
+    assert decision.due_ms - NOW == 5 * 86_400_000 + 9 * 3_600_000 + 2_800_000
+    year = Failure("q", retry_after_ms=LONGEST_DELAY - 60_000)
+    assert "longer than a year" in reviewed(year, rules(PLAIN | weekly)).reason
     never = {"window": [{"only": "mon"}, {"only": "tue"}]}
     assert "do not open within 15 days" in reviewed(Failure("q"), rules(PLAIN | never)).reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tarry.core.ladder import Itinerary, Ladder, itinerary
+from tarry.core.ladder import LONGEST_DELAY, Itinerary, Ladder, itinerary
 from tarry.core.names import Destination, Names, id_key
 from tarry.errors import DelayTooLongError
 
@@ -41,10 +41,29 @@ def test_a_tier_longer_than_the_delay_is_never_used() -> None:
     assert itinerary(LADDER, 1_000, TIERS, base_ms=2_000).tier_ms is None
 
 
-def test_the_ladder_spans_72_hours_and_refuses_a_millisecond_more() -> None:
+def test_the_ladder_spans_72_hours_and_a_millisecond_more_takes_two_legs() -> None:
     assert LADDER.longest_ms == 262_143_875
-    with pytest.raises(DelayTooLongError, match="another level"):
-        itinerary(LADDER, LADDER.longest_ms + 1, TIERS)
+    with pytest.raises(DelayTooLongError, match="does not fit the ladder"):
+        LADDER.digits(LADDER.longest_ms + 1)
+    way = itinerary(LADDER, LADDER.longest_ms + 1, TIERS)
+    assert (way.keys, way.legs(LADDER)) == (itinerary(LADDER, LADDER.longest_ms, TIERS).keys, (262_143_875, 125))
+
+
+def test_an_itinerary_of_a_week_has_legs_of_three_days() -> None:
+    way = itinerary(LADDER, 7 * 86_400_000, TIERS)
+    assert (way.delay_ms, way.leg_ms) == (604_800_000, 262_143_875)
+    assert way.legs(LADDER) == (262_143_875, 262_143_875, 80_512_250)
+
+
+def test_an_itinerary_keeps_its_tier_on_the_first_leg() -> None:
+    way = itinerary(LADDER, 8_000 + LADDER.longest_ms + 125, {8_000}, 8_000)
+    assert (way.tier_ms, way.legs(LADDER)) == (8_000, (8_000 + LADDER.longest_ms, 125))
+
+
+def test_an_itinerary_of_more_than_a_year_is_refused() -> None:
+    assert itinerary(LADDER, LONGEST_DELAY, TIERS).delay_ms == 366 * 86_400_000
+    with pytest.raises(DelayTooLongError, match=r"longer than a year \(366d\)"):
+        itinerary(LADDER, LONGEST_DELAY + 1, TIERS)
 
 
 def test_an_itinerary_reads_as_its_waits() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tarry.core.ladder import JITTER_HOPS, Ladder, itinerary
+from tarry.core.ladder import JITTER_HOPS, LONGEST_DELAY, Ladder, itinerary
 
 LADDERS = st.builds(Ladder, st.sampled_from([1, 25, 100, 125, 1_000]), st.integers(2, 16), st.integers(1, 8))
 DRAWS = st.floats(0, 1, exclude_max=True)
@@ -68,3 +68,38 @@ def test_the_whole_range_of_jitter_can_be_drawn(longest: int) -> None:
 
     assert ladder.jitter(longest, 0) == 0
     assert ladder.jitter(longest, 1 - 2**-53) > longest - longest // ladder.radix - ladder.granularity_ms
+
+
+@given(LADDERS, st.integers(0, LONGEST_DELAY), TIERS, st.data())
+def test_legs_add_up_to_the_delay_and_none_exceeds_its_tier_and_the_ladder(
+    ladder: Ladder, delay: int, tiers: frozenset[int], data: st.DataObject
+) -> None:
+    assume(delay < 5_000 * ladder.longest_ms)
+    base = data.draw(st.sampled_from(sorted(tiers))) if tiers else None
+
+    way = itinerary(ladder, delay, tiers, base)
+    first, *others = way.legs(ladder)
+
+    assert delay <= way.delay_ms < delay + ladder.granularity_ms
+    assert first + sum(others) == way.delay_ms
+    assert first == _waited(ladder, way.tier_ms, way.digits) <= (way.tier_ms or 0) + ladder.longest_ms
+    assert all(0 < leg <= ladder.longest_ms for leg in others)
+    assert bool(way.leg_ms) == bool(others)
+
+
+@given(LADDERS, st.integers(1, LONGEST_DELAY), st.lists(st.integers(0, 5_000)))
+def test_legs_sent_for_the_rest_however_late_never_end_early(ladder: Ladder, delay: int, lateness: list[int]) -> None:
+    """As the router sends them: each leg ends late by some milliseconds, and the next is for what is left then."""
+    assume(delay < 200 * ladder.longest_ms)
+    late = iter(lateness)
+    way = itinerary(ladder, delay, ())
+    due, now, legs = way.delay_ms, 0, 0
+    while way.leg_ms:
+        now += way.leg_ms + next(late, 0)
+        way = itinerary(ladder, max(0, due - now), ())
+        legs += 1
+    now += way.delay_ms
+
+    assert due <= now
+    assert legs <= delay // ladder.longest_ms + 1
+    assert now < due + ladder.granularity_ms + sum(lateness)

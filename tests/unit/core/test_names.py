@@ -10,6 +10,7 @@ from tarry.core.durations import format_duration
 from tarry.core.names import (
     AUTOMATIC,
     LONGEST_NAME,
+    Check,
     Destination,
     Gate,
     GateKind,
@@ -17,8 +18,10 @@ from tarry.core.names import (
     ParsedName,
     digit_key,
     enter_key,
+    event_key,
     holder_of_label,
     id_key,
+    is_check_key,
     is_gate_key,
     skip_key,
 )
@@ -135,6 +138,17 @@ def test_the_name_of_a_probe_can_be_parsed(names: Names, token: str) -> None:
     assert names.parse(names.probe_result_queue(token)) == ParsedName("probe", token=f"{token}.spy")
 
 
+@given(installations, st.from_regex(r"[a-z0-9][a-z0-9._-]{0,62}", fullmatch=True), st.integers(1, 86_400_000))
+def test_the_name_of_a_check_queue_can_be_parsed(names: Names, policy: str, wait_ms: int) -> None:
+    found = names.parse(names.check_queue(policy, wait_ms))
+    assert found == ParsedName("check", policy=policy, wait=format_duration(wait_ms))
+    assert not names.is_waiting_queue(names.check_queue(policy, wait_ms))
+    key = Check(policy, wait_ms).key
+    assert is_check_key(key)
+    assert "." not in key
+    assert not is_gate_key(key)
+
+
 @given(installations, st.text(max_size=300))
 def test_a_name_that_can_be_parsed_is_tarrys(names: Names, queue: str) -> None:
     assert names.parse(queue) is None or names.is_ours(queue)
@@ -174,6 +188,8 @@ def test_each_fixed_queue_has_its_kind() -> None:
         "retry.ladder.0",
         "retry.ladder.x.1s",
         "retry.ladder.0.1s.1s",
+        "retry.check.orders",
+        "retry.check.1m.",
         "retry.intake",
         "my-retry.delay.8s",
         "retry.relay." + "q" * 256,
@@ -221,3 +237,14 @@ def test_a_long_job_type_is_hashed_into_a_key_that_no_short_one_has() -> None:
     long = Gate("job-type", "x" * 65_000)
     assert long.key == f"~type#{hashlib.sha256(b'x' * 65_000).hexdigest()}"
     assert Gate("job-type", f"#{long.key.partition('#')[2]}").key != long.key
+
+
+def test_the_key_of_an_event_keeps_the_dots_of_the_queue_only() -> None:
+    assert event_key("scheduled", "gold.eu", "orders.eu") == "scheduled.gold%2Eeu.orders.eu"
+    assert event_key("paused", None, None) == "paused.-.-"
+
+
+@given(st.text(min_size=1, max_size=255), st.text(min_size=1, max_size=255))
+def test_the_key_of_an_event_always_fits_and_differs_by_queue(one: str, other: str) -> None:
+    assert len(event_key("in_review", "p" * 63, one).encode()) <= LONGEST_NAME
+    assert (event_key("in_review", "p" * 63, one) == event_key("in_review", "p" * 63, other)) == (one == other)

@@ -44,7 +44,7 @@ REPORTS: list[Any] = [
     PrunedHistory(["transition_20300101"], 1, 2, 3, 4),
     ServiceStatus(
         topology=None,
-        audit=Counts(1, 1, 1, 0, 2, 0, 0, 0, 3),
+        audit=Counts(1, 1, 1, 0, 2, 0, 0, 0, 3, 4),
         tiers=[InTier("retry.delay.1h", 1, None, NOW, None)],
         queues={"retry.scheduled": 0},
         paused=[PausedNow("orders", "holding", NOW, 2, None)],

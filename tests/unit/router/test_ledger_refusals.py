@@ -16,7 +16,7 @@ from tarry.amqp.publisher import Message, PublishOutcome
 from tarry.core.names import Names
 from tarry.core.states import State
 from tarry.errors import AuditError, AuditUnavailableError
-from tarry.router.ledger import ResilientLedger
+from tarry.router.ledger import ResilientLedger, spooled_record
 from tarry.service import tap
 from tarry.service.tap import StoreWriter
 from tarry.store.claims import Store
@@ -83,6 +83,22 @@ def test_a_refused_record_is_stored_in_part() -> None:
     assert found["c"] == Record("c", 1, State.SCHEDULED, "orders", reason="stored in part", due_ms=5)
     assert [found[one] for one in "abde"] == [record(one) for one in "abde"]
     assert used.refused == 1
+
+
+def test_a_refused_skip_goes_to_the_spool_whole() -> None:
+    """No message of it is on the broker, so none of it may be left out."""
+    spooled: list[Message] = []
+
+    async def spool(messages: Sequence[Message]) -> list[PublishOutcome]:
+        spooled.extend(messages)
+        return [PublishOutcome.CONFIRMED for _ in messages]
+
+    used = ResilientLedger(cast("Store", Postgres({"c"})), spool, Names(), lambda: 0)
+    used.store_is_ready()
+    skipped = record("c")._replace(state=State.SKIPPED, due_ms=None, reason="inactive")
+    with capture_logs():
+        asyncio.run(used.record([record("b"), skipped]))
+    assert [spooled_record(Delivery(one.body, one.properties, "retry.spool")) for one in spooled] == [skipped]
 
 
 def rows(count: int) -> list[tuple[Delivery, int]]:

@@ -23,8 +23,17 @@ RECORD = Record(
     identity="0" * 31 + "1",
     death="orders:1:5",
     guessed_round=2,
+    owner="acme",
+    job_type="pdf",
+    priority="high",
+    hint_ms=30_000,
+    deferred_from_ms=4,
+    budget="2 retries per owner and day (UTC)",
 )
-SINCE_THE_FIRST_VERSION = {"identity", "death", "guessed_round"}
+SINCE_THE_FIRST_VERSION = {"identity", "death", "guessed_round", "owner", "job_type", "priority", "hint_ms"} | {
+    "deferred_from_ms",
+    "budget",
+}
 
 
 def sent(record: Record) -> Delivery:
@@ -43,7 +52,10 @@ def test_a_spooled_record_has_a_body_that_the_first_version_reads() -> None:
 def test_a_spooled_record_of_the_first_version_is_read() -> None:
     delivery = sent(RECORD)
     old = delivery._replace(properties=replace(delivery.properties, headers=None))
-    assert spooled_record(old) == RECORD._replace(identity=None, death=None, guessed_round=0)
+    known = RECORD._replace(identity=None, death=None, guessed_round=0)
+    assert spooled_record(old) == known._replace(
+        owner=None, job_type=None, priority=None, hint_ms=None, deferred_from_ms=None, budget=None
+    )
 
 
 def test_a_spooled_record_of_a_later_version_is_read() -> None:

@@ -19,7 +19,7 @@ from tarry.core.policy import Policy
 from tarry.core.states import State
 from tarry.errors import GivenUpError
 from tarry.router.pipeline import Pipeline, Result
-from tarry.store.rows import Claim, Claimed, Granted, Record
+from tarry.store.rows import Claim, Claimed, Granted, Leg, Record
 from tests.unit.contract.wire import headers, named, published, rejected, table
 
 NOW = 1_700_000_000_000
@@ -42,6 +42,7 @@ class FakeLedger:
     log: list[str] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
+    legs: list[Leg] = field(default_factory=list)
     noted: list[tuple[str, int]] = field(default_factory=list)
     unclaimed: list[tuple[str, int]] = field(default_factory=list)
     denied: set[str] = field(default_factory=set)
@@ -68,6 +69,10 @@ class FakeLedger:
     async def record(self, records: Sequence[Record]) -> None:
         self.log.append("record")
         self.records += records
+
+    async def record_legs(self, legs: Sequence[Leg]) -> None:
+        self.log.append("legs")
+        self.legs += legs
 
     async def duplicates(self, found: Sequence[tuple[str, int]]) -> None:
         self.log.append("duplicates")

@@ -30,6 +30,36 @@ def test_a_ladder_tier_expires_to_the_next_level_the_last_to_the_gate() -> None:
     assert arguments(SHIPPED, "retry.ladder.0.375ms")["x-dead-letter-exchange"] == "retry.gate.cancelled"
 
 
+def test_a_delay_beyond_the_brokers_longest_ttl_has_no_tier() -> None:
+    schedule = {"name": "p", "schedule": ["1s", "49d", "50d"], "max_retries": 3}
+    made = topology(policy=[schedule])
+    assert made.rules.tiers == {1_000, 49 * 86_400_000}
+    assert "retry.delay.1176h" in {queue.name for queue in blueprint(made).queues}
+
+
+def test_a_message_between_two_legs_leaves_before_every_gate_of_a_pause() -> None:
+    assert Binding("retry.relay", "~layover", "retry.layover") in SHIPPED.bindings
+    assert arguments(SHIPPED, "retry.layover")["x-overflow"] == "reject-publish"
+
+
+def test_what_expires_in_a_check_queue_passes_the_gates_again() -> None:
+    policy = {"name": "p.1", "schedule": ["1s"], "max_retries": 3, "eligibility": {"at": "due", "answer_within": "30s"}}
+    made = blueprint(topology(policy=[policy]))
+    assert arguments(made, "retry.check.30s.p.1") == {
+        "x-queue-type": "quorum",
+        "x-message-ttl": 30_000,
+        "x-dead-letter-exchange": "retry.recheck.cancelled",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+        "x-delivery-limit": 1_000_000,
+    }
+    assert made.bindings[-1] == Binding("retry.gate.check", "~check:30s:p%2E1", "retry.check.30s.p.1")
+    alternates = {exchange.name: exchange.alternate for exchange in made.exchanges}
+    assert alternates["retry.gate.check"] == "retry.gate.auto"
+    assert "retry.gate.check" not in {alternates[name] for name in alternates if ".recheck." in name}
+    assert Binding("retry.arrive", "", "retry.gate.check", "exchange") in made.bindings
+
+
 def test_the_tap_never_rejects() -> None:
     assert arguments(SHIPPED, "retry.audit")["x-overflow"] == "drop-head"
 

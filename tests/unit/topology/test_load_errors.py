@@ -28,7 +28,10 @@ def test_a_unit_that_does_not_exist_is_answered_with_those_that_do(tmp_path: Pat
     policy = '[[policy]]\nname = "mail"\nschedule = ["1m", "2sec"]\nmax_retries = 1\n'
 
     assert problems(tmp_path, policy=policy) == [
-        "policies/10-mail.toml: policy mail, schedule, entry 2: `2sec`: use ms, s, m, h or d, as in 500ms, 2s or 1h30m"
+        (
+            "policies/10-mail.toml:3: policy mail, schedule, entry 2: `2sec`: use ms, s, m, h or d, "
+            "as in 500ms, 2s or 1h30m"
+        )
     ]
 
 
@@ -38,17 +41,17 @@ def test_mistakes_in_two_files_come_together_the_main_file_first(tmp_path: Path)
     found = problems(tmp_path, main='destinatons = ["*"]\n[ladder]\nradix = 1\n', policy=policy)
 
     assert found == [
-        "tarry.toml: ladder, radix: `1`: should be greater than or equal to 2",
-        "tarry.toml: destinatons: no such key; did you mean `destinations`?",
-        "policies/10-mail.toml: policy mail, match, que: no such key; did you mean `queue`?",
-        "policies/10-mail.toml: policy mail, jitter: `3x`: use ms, s, m, h or d, as in 500ms, 2s or 1h30m",
-        "policies/10-mail.toml: policy mail, max_retries: `-1`: should be greater than or equal to 0",
+        "tarry.toml:3: ladder, radix: `1`: should be greater than or equal to 2",
+        "tarry.toml:1: destinatons: no such key; did you mean `destinations`?",
+        "policies/10-mail.toml:6: policy mail, match, que: no such key; did you mean `queue`?",
+        "policies/10-mail.toml:5: policy mail, jitter: `3x`: use ms, s, m, h or d, as in 500ms, 2s or 1h30m",
+        "policies/10-mail.toml:4: policy mail, max_retries: `-1`: should be greater than or equal to 0",
     ]
 
 
 def test_a_key_like_no_other_is_answered_with_all_that_could_stand_there(tmp_path: Path) -> None:
     assert problems(tmp_path, main='[names]\nzzz = "x"\n') == [
-        "tarry.toml: names, zzz: no such key; known here: prefix, review, scheduled"
+        "tarry.toml:2: names, zzz: no such key; known here: prefix, review, scheduled"
     ]
 
 
@@ -56,14 +59,14 @@ def test_a_missing_key_is_named_with_what_it_is_for(tmp_path: Path) -> None:
     policy = '[[policy]]\nname = "mail"\nbackoff = { base = "2s" }\nmax_retries = 1\n'
 
     assert problems(tmp_path, policy=policy) == [
-        "policies/10-mail.toml: policy mail, backoff, cap: is missing: No delay is longer than this, jitter aside."
+        "policies/10-mail.toml:3: policy mail, backoff, cap: is missing: No delay is longer than this, jitter aside."
     ]
 
 
 def test_a_policy_needs_one_way_to_say_its_delays(tmp_path: Path) -> None:
     assert problems(tmp_path, policy='[[policy]]\nname = "mail"\nmax_retries = 1\n') == [
         (
-            "policies/10-mail.toml: policy mail: give either `schedule` (a list) or `backoff` (base, factor, cap), "
+            "policies/10-mail.toml:1: policy mail: give either `schedule` (a list) or `backoff` (base, factor, cap), "
             "and not both"
         )
     ]
@@ -74,30 +77,31 @@ def test_a_name_with_a_capital_is_answered_with_the_letters_allowed(tmp_path: Pa
 
     assert problems(tmp_path, policy=policy) == [
         (
-            "policies/10-mail.toml: policy Mail, name: `Mail`: use small letters, digits, `.`, `_` and `-`, "
+            "policies/10-mail.toml:2: policy Mail, name: `Mail`: use small letters, digits, `.`, `_` and `-`, "
             "and start with a letter or digit"
         )
     ]
 
 
 def test_two_policies_of_one_name_and_a_delay_too_long_are_both_found(tmp_path: Path) -> None:
-    too_long = GOOD_POLICY.replace('"2s"', '"4d"')
+    too_long = GOOD_POLICY.replace('"2s"', '"400d"')
 
     found = problems(tmp_path, policy=GOOD_POLICY + too_long)
 
     assert found == [
-        "policies/10-mail.toml: policy default: 2 policies have this name: names must differ",
+        "policies/10-mail.toml:1: policy default: 2 policies have this name: names must differ",
+        "policies/10-mail.toml:5: policy default: 2 policies have this name: names must differ",
         (
-            "policies/10-mail.toml: policy default: a delay of 4d (jitter included) is more than the ladder holds "
-            "(3d): shorten it, or add a level to the ladder"
+            "policies/10-mail.toml:5: policy default: a delay of 400d (jitter included) is more than a year (366d): "
+            "shorten it"
         ),
     ]
 
 
 def test_one_name_in_two_files_names_both_files(tmp_path: Path) -> None:
     assert problems(tmp_path, main=GOOD_POLICY) == [
-        "tarry.toml: policy default: 2 policies have this name: names must differ",
-        "policies/10-mail.toml: policy default: 2 policies have this name: names must differ",
+        "tarry.toml:1: policy default: 2 policies have this name: names must differ",
+        "policies/10-mail.toml:1: policy default: 2 policies have this name: names must differ",
     ]
 
 
@@ -113,7 +117,7 @@ def test_one_name_in_two_files_names_both_files(tmp_path: Path) -> None:
     ],
 )
 def test_names_that_collide_are_refused(tmp_path: Path, names: str, complaint: str) -> None:
-    assert problems(tmp_path, main=f"[names]\n{names}\n") == [f"tarry.toml: names: {complaint}"]
+    assert problems(tmp_path, main=f"[names]\n{names}\n") == [f"tarry.toml:1: names: {complaint}"]
 
 
 def test_a_ladder_beyond_the_longest_ttl_of_a_broker_is_refused(tmp_path: Path) -> None:
@@ -154,7 +158,7 @@ def test_a_prefix_of_its_own_gives_an_installation_its_own_request_queue(tmp_pat
 
 def test_a_wrong_window_is_answered_with_the_file_and_the_fix(tmp_path: Path) -> None:
     policy = GOOD_POLICY + 'window = { only = "mo-fr 08:00-20:00", zone = "Europe/Zagrb", sprea = "1m" }\n'
-    where = "policies/10-mail.toml: policy default, window, entry 1,"
+    where = "policies/10-mail.toml:5: policy default, window,"
 
     assert problems(tmp_path, policy=policy) == [
         f"{where} only: `mo-fr 08:00-20:00`: `mo` is not a day; use mon, tue, wed, thu, fri, sat and sun",
@@ -163,17 +167,52 @@ def test_a_wrong_window_is_answered_with_the_file_and_the_fix(tmp_path: Path) ->
     ]
 
 
+def test_a_wrong_budget_is_answered_with_the_file_and_the_fix(tmp_path: Path) -> None:
+    wrong = 'budget = [{ per = "user", limit = 5, every = "1w", ovr = "skip" }]\n'
+    where = "policies/10-mail.toml:5: policy default, budget"
+    assert sorted(problems(tmp_path, policy=GOOD_POLICY + wrong)) == [
+        f'{where}, entry 1, every: `1w`: write "1h", "1d" or "1mo" (or hour, day, month)',
+        f"{where}, entry 1, ovr: no such key; did you mean `over`?",
+        f"{where}, entry 1, per: `user`: should be 'owner', 'queue' or 'policy'",
+    ]
+    small = 'cost = 6\nbudget = { per = "owner", limit = 5, every = "1d", unit = "cost" }\n'
+    (no_room,) = problems(tmp_path, policy=GOOD_POLICY + small)
+    assert no_room.endswith(
+        "the budget of 5 of cost per owner and day (UTC) has no room for one retry of cost 6: raise its limit"
+    )
+
+
+def test_a_wrong_max_rate_is_answered_with_the_fix(tmp_path: Path) -> None:
+    where = "policies/10-mail.toml"
+    (nothing,) = problems(tmp_path, policy=GOOD_POLICY + "max_rate = 0\n")
+    assert nothing.startswith(f"{where}:5: policy default, max_rate:")
+    (unknown,) = problems(tmp_path, policy=GOOD_POLICY + 'max_rate = 5\nreturn_to = "exchange"\n')
+    assert unknown.startswith(f"{where}:1: policy default: max_rate limits the returns to a queue")
+    assert unknown.endswith("limit the exchange with `tarry throttle exchange:NAME`")
+
+
+def test_a_wrong_breaker_is_answered_with_the_fix(tmp_path: Path) -> None:
+    where = "policies/10-mail.toml"
+    (share,) = problems(tmp_path, policy=GOOD_POLICY + 'breaker = { failed = "110%" }\n')
+    assert share.startswith(f"{where}:5: policy default, breaker, failed:")
+    assert share.endswith("use a share above 0% and up to 100%, as in 50%")
+    (wait,) = problems(tmp_path, policy=GOOD_POLICY + 'breaker = { wait = "1h" }\n')
+    assert wait.endswith("longest_wait 15m is below wait 1h")
+    (unknown,) = problems(tmp_path, policy=GOOD_POLICY + 'breaker = {}\nreturn_to = "exchange"\n')
+    assert unknown.startswith(f"{where}:1: policy default: a breaker holds the returns to a queue")
+
+
 def test_windows_that_never_open_together_are_refused(tmp_path: Path) -> None:
     policy = GOOD_POLICY + 'window = [{ only = "sat,sun" }, { never = "sat-sun" }]\n'
     assert problems(tmp_path, policy=policy) == [
-        "policies/10-mail.toml: policy default: its windows are never open: only sat,sun (UTC); never sat-sun (UTC)"
+        "policies/10-mail.toml:1: policy default: its windows are never open: only sat,sun (UTC); never sat-sun (UTC)"
     ]
 
 
-def test_a_window_that_the_ladder_does_not_reach_is_refused(tmp_path: Path) -> None:
-    policy = GOOD_POLICY + 'window = { only = "mon 08:00-09:00", spread = "5m" }\n'
+def test_a_window_that_leads_beyond_a_year_is_refused(tmp_path: Path) -> None:
+    policy = GOOD_POLICY.replace('"2s"', '"360d"') + 'window = { only = "mon 08:00-09:00", spread = "5m" }\n'
     (problem,) = problems(tmp_path, policy=policy)
     assert problem == (
-        "policies/10-mail.toml: policy default: a delay of 2s can become 7d while its window is closed, which is more "
-        "than the ladder holds (3d): shorten it, open the window more often, or add a level to the ladder"
+        "policies/10-mail.toml:1: policy default: a delay of 360d can become 367d while its window is closed, which is "
+        "more than a year (366d): shorten it, or open the window more often"
     )

@@ -21,6 +21,7 @@ from tarry.operations.review.message import ReviewHeaders
 from tarry.operations.review.queue_scan import ScannedMessage
 from tarry.operations.review.redrive import CannotRedriveError, RedriveContext, Redriven, RedriveOptions, redrive
 from tarry.router.destinations import Destinations
+from tarry.store.columns import LEG, columns
 
 Found = tuple[ScannedMessage, ReviewHeaders]
 
@@ -62,7 +63,7 @@ class Redrive:
         outcomes = await self._publish(ours)
         answered = list(zip(ours, outcomes, strict=True))
         confirmed = [found for found, outcome in answered if outcome is PublishOutcome.CONFIRMED]
-        await self._record([resent.key[0] for _, resent in confirmed])
+        await self._record([resent for _, resent in confirmed])
         refused += [(found, _refusal(outcome)) for (found, _), outcome in answered if outcome in _REFUSALS]
         await self._give_back(refused)
         gone = [found[0] for found, _ in confirmed]
@@ -110,7 +111,7 @@ class Redrive:
             delay_ms=[one.delay_ms for one in resent],
             due_ms=[one.due_ms for one in resent],
             bodies=[one.body for one in resent],
-            properties=[one.message.encoded_properties() for one in resent],
+            properties=[one.stored_properties() for one in resent],
         )
         return {row[0] for row in rows}
 
@@ -138,9 +139,11 @@ class Redrive:
             await self._give_back([(found, None) for found, _ in ours])
             raise
 
-    async def _record(self, ids: Sequence[str]) -> None:
-        if ids:
-            await self.context.store.rows("review_sent", job=self.job.id, ids=list(ids))
+    async def _record(self, confirmed: Sequence[Redriven]) -> None:
+        if confirmed:
+            await self.context.store.rows("review_sent", job=self.job.id, ids=[one.key[0] for one in confirmed])
+        if legs := [one.leg for one in confirmed if one.leg is not None]:
+            await self.context.store.rows("record_legs", **columns(legs, LEG), actor=self.job.actor)
 
     async def _give_back(self, refused: Sequence[tuple[Found, str | None]]) -> None:
         await give_back(self.context, self.job, [(headers, problem) for (_, headers), problem in refused])

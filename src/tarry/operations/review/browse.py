@@ -46,6 +46,7 @@ class Filter:
     """Retry ids."""
     scope: QueueScope | None = None
     """Set for a token that is limited to some queues."""
+    owner: str | None = None
 
     def parameters(self) -> dict[str, Any]:
         """The parameters of the SQL queries."""
@@ -58,6 +59,7 @@ class Filter:
             "after": self.after,
             "ids": None if self.ids is None else list(self.ids),
             "scope": None if self.scope is None else self.scope.likes(),
+            "owner": self.owner,
         }
 
     def conditions(self) -> dict[str, Any]:
@@ -108,8 +110,8 @@ def _last(delivery: Delivery) -> Death | None:
         return None
 
 
-By = Literal["queue", "reason", "fingerprint", "age"]
-BYS: tuple[By, ...] = ("queue", "reason", "fingerprint", "age")
+By = Literal["queue", "reason", "fingerprint", "owner", "age"]
+BYS: tuple[By, ...] = ("queue", "reason", "fingerprint", "owner", "age")
 MOST = 1_000
 """The largest number of items in a page."""
 
@@ -139,11 +141,13 @@ class ReviewItem:
     first_failed: datetime
     size: int | None
     """Payload size in bytes; null if the payload is only in the queue and not in the store."""
+    owner: str | None
+    """Whom the message belongs to, as its request said."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Messages in review that have the same queue, reason, fingerprint or age."""
+    """Messages in review that have the same queue, reason, fingerprint, owner or age."""
 
     __pydantic_config__ = DOCUMENTED
 

@@ -172,6 +172,7 @@ def _about(delivery: Delivery, headers: ReviewHeaders, item: ReviewItem | None) 
         "error_type": item.error_type if item else headers.error_type,
         "error_reason": item.error_reason if item else headers.error_reason,
         "fingerprint": item.fingerprint if item else None,
+        "owner": item.owner if item else headers.owner,
         "properties": describe(delivery.properties),
         "properties_on_the_wire": encode_base64(encoded),
     }
@@ -193,6 +194,7 @@ def about_stored(found: ReviewDetail, payload: ReviewPayload) -> dict[str, Any]:
         "error_type": found.error_type,
         "error_reason": found.error_reason,
         "fingerprint": found.fingerprint,
+        "owner": found.owner,
         "properties": payload.properties,
         "properties_on_the_wire": encode_base64(payload.wire_properties),
     }

@@ -228,7 +228,7 @@ def _check(context: OperatorContext, order: JobSpec) -> None:
 
 
 def acceptance(context: OperatorContext) -> Acceptance:
-    return Acceptance(context.names, context.topology.destinations, context.topology.failures)
+    return Acceptance(context.names, context.topology.acceptable, context.topology.failures)
 
 
 def _plain_options(options: RedriveOptions) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tarry.amqp.delivery import Delivery
 from tarry.amqp.field_tables import BadTableError, Field, pick, walk, walk_array
 from tarry.amqp.properties import Properties
 from tarry.contract import headers as h
-from tarry.contract.header_reader import HeaderReader
+from tarry.contract.header_reader import HeaderReader, RefusalError, sane_owner
 from tarry.contract.identity import message_id_of
 from tarry.contract.retry_headers import RetryHeaders, priority_of, read_retry_headers
 
@@ -26,7 +26,7 @@ _READ = frozenset(
     name.encode()
     for name in (
         *(h.ID, h.ROUND, h.COUNT, h.QUEUE, h.EXCHANGE, h.KEY, h.SINCE, h.FORM, h.OWN_PRIORITY, h.REVIEW_REASON),
-        *(h.ERROR_TYPE, h.ERROR_REASON, h.PRIORITY, h.JOB_TYPE, h.MAX_RETRIES, h.ORIGINAL_QUEUE),
+        *(h.ERROR_TYPE, h.ERROR_REASON, h.PRIORITY, h.JOB_TYPE, h.MAX_RETRIES, h.ORIGINAL_QUEUE, h.OWNER),
     )
 )
 
@@ -52,6 +52,7 @@ class ReviewHeaders:
     """The message's own AMQP priority."""
     priority: str | None = None
     job_type: str | None = None
+    owner: str | None = None
     names_queue: bool = False
     """Whether the request named its queue in a header. If so, only tarry's own content type makes it an envelope."""
 
@@ -89,6 +90,7 @@ def read_review_headers(delivery: Delivery) -> ReviewHeaders:
         own_priority=priority_of(own, delivery.properties.priority),
         priority=_word(found, h.PRIORITY) if own.contract else None,
         job_type=_word(found, h.JOB_TYPE) if own.contract else None,
+        owner=_owner(found) if own.contract else None,
         names_queue=HeaderReader(found).states(h.ORIGINAL_QUEUE),
     )
 
@@ -116,6 +118,14 @@ def _word(found: dict[bytes, Field], name: str) -> str | None:
     field = found.get(name.encode())
     number = field.integer() if field is not None and field.text() is None else None
     return str(number) if number is not None else _text(found, name)
+
+
+def _owner(found: dict[bytes, Field]) -> str | None:
+    """One that a request may not have counts as absent: it may be why the message is in review."""
+    try:
+        return sane_owner(_word(found, h.OWNER))
+    except RefusalError:
+        return None
 
 
 DEEPEST = 16

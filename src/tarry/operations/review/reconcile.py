@@ -17,7 +17,6 @@ from tarry.amqp.publisher import Message, PublishOutcome
 from tarry.contract.message import Acceptance
 from tarry.contract.review import for_review
 from tarry.core.decide import Failure
-from tarry.core.fingerprint import fingerprint
 from tarry.core.json_types import DOCUMENTED
 from tarry.core.states import State
 from tarry.errors import BrokerError, ConflictError
@@ -28,8 +27,7 @@ from tarry.operations.review.jobs import acceptance
 from tarry.operations.review.message import Key, ReviewHeaders, key_of, read_review_headers
 from tarry.operations.review.queue_scan import QueueScan, ScannedMessage, Wanted
 from tarry.operations.review.work import FRAME_MAX, MOST, MOST_BYTES, scan_lock
-from tarry.store.claims import LARGEST_PAYLOAD
-from tarry.store.columns import RECORD, column, columns
+from tarry.store.claims import LARGEST_PAYLOAD, record_columns
 from tarry.store.rows import Record
 from tarry.tasks import in_thread
 from tarry.topology.partial import NamesOnly
@@ -373,6 +371,9 @@ def _record(context: OperatorContext, delivery: Delivery, headers: ReviewHeaders
         error_type=_storable(headers.error_type),
         error_reason=_storable(headers.error_reason),
         since_ms=headers.since_ms,
+        owner=headers.owner,
+        job_type=_storable(headers.job_type),
+        priority=_storable(headers.priority),
         body=delivery.body if keep else None,
         properties=b"".join(delivery.properties.encode()) if keep else None,
     )
@@ -380,12 +381,7 @@ def _record(context: OperatorContext, delivery: Delivery, headers: ReviewHeaders
 
 async def _write(context: OperatorContext, records: Sequence[Record], actor: str) -> None:
     if records:
-        rows = columns(records, RECORD)
-        rows["bodies"] = column("bodies", (one.body for one in records))
-        rows["fingerprints"] = column(
-            "fingerprints", (fingerprint(one.error_type, one.error_reason) for one in records)
-        )
-        await context.store.rows("record", **rows, actor=actor)
+        await context.store.rows("record", **record_columns(records, [one.body for one in records]), actor=actor)
 
 
 def _storable(text: str | None) -> str | None:

@@ -14,7 +14,8 @@ from tarry.amqp.publisher import Message
 from tarry.contract import headers as h
 from tarry.contract.checks import check_origin
 from tarry.contract.envelope import Envelope, is_envelope, is_surely_envelope, open_envelope
-from tarry.contract.header_reader import RefusalError
+from tarry.contract.header_reader import RefusalError, sane_owner
+from tarry.contract.layover import content_of, without_legs
 from tarry.contract.message import Acceptance, Origin, Request
 from tarry.contract.returned import fits, returning
 from tarry.core.decide import Failure, Rulebook, Schedule
@@ -23,6 +24,7 @@ from tarry.core.names import RESERVED, Destination
 from tarry.core.policy import MOST_RETRIES, ErrorClass, Policy
 from tarry.errors import SettingsError
 from tarry.operations.review.message import Key, ReviewHeaders
+from tarry.store.rows import Leg, LegKey
 
 _RESERVED = frozenset({h.REVIEW_REASON, *h.BROKERS_OWN})
 _RESERVED_PREFIXES = (h.OURS, *h.BROKERS_OWN_PREFIXES)
@@ -144,6 +146,13 @@ class Redriven:
     due_ms: int
     body: bytes | None
     """The new body; None if it is the same as in review."""
+    leg: Leg | None = None
+    """Its first leg, if the delay is longer than the ladder holds."""
+
+    def stored_properties(self) -> bytes:
+        if self.leg is None:
+            return self.message.encoded_properties()
+        return b"".join(without_legs(self.message.properties).encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +187,19 @@ def redrive(
     names = accept.names
     exchange = names.delay if way.delay_ms else names.relay
     retry_id, round_ = headers.key
+    tier = first_queue(way, names, rules.ladder) if way.digits or way.tier_ms else names.relay
+    first = LegKey(retry_id, round_, due_ms, content_of(properties, request.body), 1) if way.leg_ms else None
     return Redriven(
         key=headers.key,
         message=Message(exchange, origin.routing_key, properties, request.body, f"{retry_id}:{round_}"),
         destination=destination,
         queue=origin.queue,
         retry_count=request.failure.retry_count,
-        tier=first_queue(way, names, rules.ladder) if way.digits or way.tier_ms else names.relay,
+        tier=tier,
         delay_ms=way.delay_ms,
         due_ms=due_ms,
         body=None if request.body is delivery.body else request.body,
+        leg=None if first is None else Leg.of(first, way, tier, now_ms),
     )
 
 
@@ -224,6 +236,7 @@ def _request(delivery: Delivery, headers: ReviewHeaders, origin: Origin, options
         _asked_most(envelope) if envelope else headers.max_retries,
         priority=headers.priority,
         job_type=headers.job_type,
+        owner=(_owner(envelope) if envelope else None) or headers.owner,
     )
     return Request(
         delivery=Delivery(delivery.body, properties, delivery.exchange, delivery.routing_key),
@@ -270,6 +283,13 @@ def _asked_most(envelope: Envelope) -> int | None:
     """An invalid number is why the message is in review; the policy's number replaces it."""
     most = envelope.max_retries
     return most if most is not None and 0 <= most <= MOST_RETRIES else None
+
+
+def _owner(envelope: Envelope) -> str | None:
+    try:
+        return sane_owner(envelope.owner)
+    except RefusalError:
+        return None
 
 
 def _most(failure: Failure, policy: Policy) -> int:

@@ -80,7 +80,7 @@ async def _way_is_empty(context: OperatorContext, queues: Collection[Destination
     """Whether every queue between the publish and the tap's record of it is empty."""
     names = context.names
     ways = [*queues, *(Destination("exchange", name) for name in exchanges)]
-    places = {names.audit, names.relay, names.unroutable, names.cancelled}
+    places = {names.audit, names.relay, names.layover, names.unroutable, names.cancelled}
     places |= {names.relay_queue(way) for way in ways} | {names.held_queue(way) for way in ways}
     places |= {names.held_queue(gate) for gate in (AUTOMATIC, *await _paused_gates(context))}
     for place in sorted(places):

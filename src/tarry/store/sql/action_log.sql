@@ -19,13 +19,17 @@ insert into action (id, actor, kind, target, detail)
 values (%(id)s, %(actor)s, %(kind)s, %(target)s, %(detail)s);
 
 -- name: finish_action
--- Record the outcome of an operator action.
-update action set outcome = %(outcome)s, finished_at = clock_timestamp() where id = %(id)s;
+-- Record the outcome of an operator action. Its event is published by this transaction's id.
+update action
+   set outcome = %(outcome)s, finished_at = clock_timestamp(), xid = pg_current_xact_id()
+ where id = %(id)s;
 
 -- name: actions_to_log
--- Takes actions that no service has logged yet: those that are over, and those that should be over by now.
+-- Takes actions that no service has logged yet: those that are over, and those that should be over by now. These have an
+-- event without an outcome.
 update action
-   set logged_at = clock_timestamp()
+   set logged_at = clock_timestamp(),
+       xid       = case when finished_at is null then pg_current_xact_id() else xid end
  where id in (select id
                 from action
                where logged_at is null

@@ -11,22 +11,25 @@ with rounds as (
            max(id) filter (where state = 'in_review')      as in_review,
            bool_or(state = 'cancelled')                    as cancelled,
            max(id) filter (where state = 'discarded')      as discarded,
+           bool_or(state = 'skipped')                      as skipped,
            count(*) filter (where state = 'recovered') > 0 as recovered
       from transition
      where (%(since)s::timestamptz is null or at >= %(since)s)
      group by retry_id, round
-    having bool_or(state in ('claimed', 'scheduled', 'in_review'))
+    having bool_or(state in ('claimed', 'scheduled', 'in_review', 'skipped'))
 ),
 fates as materialized (
     -- Materialized separately, so that only a few narrow columns are sorted: the message itself is in the row.
     select rounds.retry_id, rounds.scheduled, rounds.recovered, live.due_at, live.expected_at,
            live.state = 'held' and tarry_is_paused(live.queue, live.exchange, live.policy, live.properties) as is_paused,
            -- A round can be redriven from review, and go there again: if it is still the latest one, its row decides.
-           case when live.round = rounds.round and live.state in ('in_review', 'scheduled', 'discarded') then live.state
+           case when live.round = rounds.round
+                 and live.state in ('in_review', 'scheduled', 'discarded', 'skipped')     then live.state
                 when rounds.in_review > greatest(0, rounds.returned, rounds.discarded) then 'in_review'
                 when rounds.discarded > greatest(0, rounds.returned)      then 'discarded'
                 when rounds.returned is not null                          then 'returned'
                 when rounds.cancelled                                     then 'cancelled'
+                when rounds.skipped                                       then 'skipped'
                 when live.id is null or live.round > rounds.round         then 'unseen'
                 when live.state in ('returned', 'succeeded')              then 'returned'
                 else live.state
@@ -35,7 +38,7 @@ fates as materialized (
       left join retry as live on live.id = rounds.retry_id
      where (%(queue)s::text is null or live.queue = %(queue)s)
            -- A claim that was given back began no round; its request is counted as a duplicate.
-       and not (live.round < rounds.round and not rounds.scheduled
+       and not (live.round < rounds.round and not rounds.scheduled and not rounds.skipped
                 and coalesce(rounds.returned, rounds.in_review) is null)
 ),
 notes as (
@@ -63,7 +66,8 @@ select count(distinct retry_id)                                  as retries,
        count(*) filter (where fate = 'unseen')                   as unseen,
        count(*) filter (where recovered)                         as recovered,
        (select twice from notes)                                 as twice,
-       count(*)                                                  as rounds
+       count(*)                                                  as rounds,
+       count(*) filter (where fate = 'skipped')                  as skipped
   from fates;
 
 -- name: drift
@@ -92,7 +96,7 @@ select retry.queue, coalesce(message_id, retry.id::text), transition.reason, tra
 -- name: retries_called
 -- All retries of one message id, or the retry with this id; null for either that is not asked for.
 select id::text, message_id, queue, state, round, retry_count, max_retries, policy, error_class, error_type, error_reason,
-       fingerprint, first_failed_at, due_at, returned_at, drift_ms, tier, octet_length(body)
+       fingerprint, first_failed_at, due_at, returned_at, drift_ms, tier, octet_length(body), owner, job_type, priority
   from retry
  where message_id = %(called)s or id = %(id)s::uuid
  order by first_failed_at;
@@ -147,31 +151,50 @@ others as (
      where state in ('in_review', 'held', 'unroutable', 'claimed')
 ),
 late as (
-    select count(*) as overdue
-      from retry
-     where state in ('scheduled', 'held', 'unroutable')
-       and due_at < statement_timestamp() - %(grace)s::interval
-       and expected_at < statement_timestamp() - %(grace)s::interval
-       and not (state = 'held' and tarry_is_paused(queue, exchange, policy, properties))
+    select (select count(*)
+              from retry
+             where state in ('scheduled', 'held', 'unroutable')
+               and due_at < statement_timestamp() - %(grace)s::interval
+               and expected_at < statement_timestamp() - %(grace)s::interval
+               and not (state = 'held' and tarry_is_paused(queue, exchange, policy, properties)))
+           -- At the end of a leg, and not yet due.
+           + (select count(*)
+                from retry
+               where layover_until < statement_timestamp() - %(grace)s::interval
+                 and layover_round = round and layover_due = due_at and state in ('scheduled', 'held', 'unroutable')
+                 and (due_at >= statement_timestamp() - %(grace)s::interval
+                      or expected_at >= statement_timestamp() - %(grace)s::interval)) as overdue
 ),
 due as (
     select count(*) as now
       from retry
      where state in ('scheduled', 'held', 'unroutable') and due_at <= statement_timestamp()
+),
+skipped as (
+    select count(*) as in_a_day
+      from retry
+     where state = 'skipped' and updated_at > statement_timestamp() - interval '1 day'
 )
-select in_all, in_a_minute, in_an_hour, in_review, held, unroutable, claimed, overdue, due.now
-  from waiting, others, late, due;
+select in_all, in_a_minute, in_an_hour, in_review, held, unroutable, claimed, overdue, due.now, skipped.in_a_day
+  from waiting, others, late, due, skipped;
 
 -- name: paused
 -- What is paused or being released, each with its number of held retries; and the recovery of stuck messages and the
 -- intake, if they are paused.
 select case kind when 'policy' then 'policy ' || name when 'job-type' then 'job type ' || name
                  when 'automatic-retries' then 'automatic retries' else destination end,
-       state, since,
-       (select count(*) from retry
-         where retry.state = 'held'
-           and tarry_holds(paused.kind, paused.destination, paused.name, queue, exchange, policy, properties)),
-       problem
+       case when state = 'releasing' and throttle is not null then 'throttled' else state end, since,
+       case when kind = 'queue'
+            then (select count(*) from retry
+                   where retry.state = 'held' and retry.queue = paused.destination
+                     and tarry_holds(paused.kind, paused.destination, paused.name, queue, exchange, policy, properties))
+            else (select count(*) from retry
+                   where retry.state = 'held'
+                     and tarry_holds(paused.kind, paused.destination, paused.name, queue, exchange, policy, properties)) end,
+       coalesce(problem,
+                (select 'its breaker is ' || replace(breaker.state, '_', '-') || ': ' || reason
+                   from breaker where breaker.destination = paused.destination and breaker.state <> 'closed'),
+                'at most ' || throttle || ' a second')
   from paused_destination as paused
  where state <> 'over'
  union all
@@ -192,8 +215,15 @@ select tier, count(*), min(entered_at), min(due_at)
  group by tier;
 
 -- name: not_overdue_by_tier
--- How many retries can legitimately be in each tier: those that were sent there and are not overdue.
-select tier, count(*)
+-- How many retries can legitimately be in each tier: those that were sent there and are not overdue, without those that
+-- are overdue at the end of a leg. Each part is counted in an index.
+select tier,
+       count(*) - (select count(*)
+                     from retry as leg
+                    where leg.layover_until < statement_timestamp() - %(grace)s::interval
+                      and leg.layover_round = leg.round and leg.layover_due = leg.due_at
+                      and leg.state = 'scheduled' and leg.tier = retry.tier
+                      and leg.expected_at >= statement_timestamp() - %(grace)s::interval)
   from retry
  where state = 'scheduled' and tier = any(%(tiers)s) and expected_at >= statement_timestamp() - %(grace)s::interval
  group by tier;
@@ -223,31 +253,43 @@ select id::text, round, message_id, queue, exchange, state, tier, due_at, proper
    and entered_at < statement_timestamp() - %(settle)s::interval
    and entered_at + (case when %(whole_way)s then greatest(delay_ms, ttl_ms) else ttl_ms end) * interval '1 millisecond'
        > statement_timestamp() + %(settle)s::interval
+       -- At the end of a leg it is in no tier, but with the router.
+   and not coalesce(layover_until < statement_timestamp() + %(settle)s::interval
+                    and layover_round = round and layover_due = due_at, false)
  order by due_at;
 
 -- name: overdue_rows
 -- Retries that should have returned by now and were not seen to. The expected time of a recovered one counts from its
--- recovery. The last columns say which of these gates can hold it: those whose labels its properties contain, and null
--- if the properties were not stored; and its policy.
+-- recovery. One whose delay takes several legs is expected at the end of its leg, by the router, and is overdue if the
+-- next leg was not sent. The last columns say which of these gates can hold it: those whose labels its properties
+-- contain, and null if the properties were not stored; and its policy.
 select id::text, round, message_id, queue, exchange, state, tier, due_at, properties is not null and body is not null,
-       expected_at,
+       case when on_leg then layover_until else expected_at end, on_leg,
        case when properties is not null
             then array(select label
                          from unnest(%(gates)s::text[]) as gate (label)
                         where tarry_holds('policy', label, null, queue, exchange, policy, properties)) end,
        policy
   from retry
+ cross join lateral (select coalesce(layover_until is not null and layover_round = round and layover_due = due_at, false))
+       as layover (on_leg)
  where state in ('scheduled', 'held', 'unroutable')
-   and due_at < statement_timestamp() - %(grace)s::interval
-   and expected_at < statement_timestamp() - %(grace)s::interval
+   and ((due_at < statement_timestamp() - %(grace)s::interval
+         and expected_at < statement_timestamp() - %(grace)s::interval)
+        or (layover_until < statement_timestamp() - %(grace)s::interval and on_leg))
    and not (state = 'held' and tarry_is_paused(queue, exchange, policy, properties))
  order by due_at;
 
 -- name: in_held_queues
 -- How many messages must be in each held queue. During a release, and just after one, messages are in flight and not
--- judged; nor are those that several pauses apply to, which can be in the held queue of any of them.
+-- judged; nor are those that several pauses apply to, which can be in the held queue of any of them. Of a throttled
+-- destination, as many can be in flight as it releases in four seconds, of which two are with the service already, and
+-- those that the tap has yet to read.
 with held as (
-    select min(paused.kind) as kind, min(paused.name) as name
+    select min(paused.kind) as kind, min(paused.name) as name,
+           case min(paused.state) when 'releasing'
+                then 4 * min(paused.throttle)::bigint + %(unread)s
+                else 0 end as in_flight
       from retry
      cross join lateral tarry_pauses(retry.queue, retry.exchange, retry.policy, retry.properties) as paused
      where retry.state = 'held' and retry.updated_at < statement_timestamp() - %(settle)s::interval
@@ -255,9 +297,11 @@ with held as (
                         where other.state = 'over'
                           and other.state_since > statement_timestamp() - %(settle)s::interval)
      group by retry.id
-    having count(*) = 1 and min(paused.state) in ('holding', 'canary_failed')
+    having count(*) = 1
+       and (min(paused.state) in ('holding', 'canary_failed')
+            or (min(paused.state) = 'releasing' and min(paused.throttle) is not null))
 )
-select kind, name, count(*) from held group by kind, name;
+select kind, name, count(*) - in_flight from held group by kind, name, in_flight having count(*) > in_flight;
 
 -- name: rows_in_held_queues
 -- The same, as single rows, for these destinations.
@@ -284,11 +328,12 @@ select id::text, round, message_id, queue, exchange, state, tier, claimed_at, fa
 
 -- name: passed
 -- For each tier, the latest expected time among the retries that it has released, as far as the tap has seen in the
--- last hour; with `ago`, as of that long ago.
+-- last hour; with `ago`, as of that long ago. Not of one whose last leg was not recorded: it passed another tier.
 select tier, max(expected_at)
   from retry
  where state = 'returned' and returned_at > statement_timestamp() - interval '1 hour' and tier = any(%(tiers)s)
    and returned_at <= statement_timestamp() - %(ago)s::interval
+   and not coalesce(layover_until is not null and layover_round = round and layover_due = due_at, false)
  group by tier;
 
 -- name: tap_seen
@@ -296,11 +341,16 @@ select tier, max(expected_at)
 select max(returned_at) from retry where state = 'returned';
 
 -- name: to_rebuild
--- What is needed to publish these retries again. One whose round or state has changed in the meantime is left out.
-select id::text, round, routing_key, queue, (extract(epoch from due_at) * 1000)::bigint, body, properties
+-- What is needed to publish these retries again. One whose round, state or leg has changed in the meantime is left out.
+select id::text, round, routing_key, queue, (extract(epoch from due_at) * 1000)::bigint, body, properties,
+       case when layover_round = round and layover_due = due_at then layover_leg else 0 end
   from retry
-  join unnest(%(ids)s::uuid[], %(rounds)s::int[]) as wanted (id, round) using (id, round)
+  join unnest(%(ids)s::uuid[], %(rounds)s::int[], %(expected)s::timestamptz[]) as wanted (id, round, expected)
+ using (id, round)
  where state in ('scheduled', 'held', 'unroutable') and body is not null and properties is not null
+   and (wanted.expected is null
+        or wanted.expected = case when layover_until is not null and layover_round = round and layover_due = due_at
+                                  then layover_until else expected_at end)
  order by due_at;
 
 -- name: recovered
@@ -378,7 +428,7 @@ outcomes as (
            bool_or(transition.round = returned.round and transition.state = 'succeeded'
                    and transition.actor <> 'reported') as presumed,
            -- A claim that was given back was followed by no record.
-           bool_or(transition.round > returned.round and transition.state in ('scheduled', 'in_review')) as failed
+           bool_or(transition.round > returned.round and transition.state in ('scheduled', 'in_review', 'skipped')) as failed
       from returned
       join transition on transition.retry_id = returned.retry_id and transition.round in (returned.round, returned.round + 1)
      where %(queue)s::text is null

@@ -6,7 +6,9 @@ select retry.id::text, retry.message_id, retry.queue, retry.state, retry.round, 
        pauses.labels[1], pauses.is_paused,
        under_way.kind, under_way.actor, under_way.asked_at, retry.policy
   from retry
- cross join lateral (select array_agg(paused.destination) filter (where paused.kind <> 'automatic-retries') as labels,
+ cross join lateral (select array_agg(paused.destination) filter (where paused.kind <> 'automatic-retries'
+                                                                    and not (paused.state = 'releasing'
+                                                                             and paused.throttle is not null)) as labels,
                             count(*) > 0 as is_paused
                        from tarry_pauses(retry.queue, retry.exchange, retry.policy, retry.properties) as paused) as pauses
   left join diversion as under_way
@@ -50,10 +52,12 @@ select bound.bound_at + %(margin)s::interval < bound.due_at
 
 -- name: diversion_outcomes
 -- What the taps have reported for these diversions: `diverted`, `returned`, or null if nothing yet. If the send-now
--- message of a retry-now has begun, `diverted` was reported before.
+-- message of a retry-now has begun, `diverted` was reported before. One that was skipped when it was due counts as
+-- returned: it had passed the gate.
 select diversion.id::text,
        case when diversion.begun_at is not null then 'diverted'
-            when live.id is null or live.returned_round >= diversion.round or live.round > diversion.round then 'returned'
+            when live.id is null or live.returned_round >= diversion.round or live.round > diversion.round
+              or live.state = 'skipped' then 'returned'
             when diversion.diverted_at is not null then 'diverted'
        end
   from diversion
@@ -123,7 +127,7 @@ moved as (
            updated_at  = clock_timestamp()
       from asked
      where live.id = asked.retry_id and live.round = asked.round and live.state in ('scheduled', 'held')
- returning live.id, live.round, live.retry_count
+ returning live.id, live.round, live.retry_count, live.policy, live.error_class, live.fingerprint, live.owner
 ),
 begun as (
     update diversion set begun_at = clock_timestamp() where id = %(id)s and exists (select from moved)
@@ -134,6 +138,7 @@ select moved.id, moved.round - 1, 'cancelled', asked.actor, 'retried now instead
 select moved.id, moved.round, 'scheduled', asked.actor, coalesce('retry now: ' || asked.reason, 'retry now'),
        jsonb_build_object('due_ms', %(now_ms)s::bigint, 'delay_ms', 0, 'tier', %(tier)s::text,
                           'attempt', moved.retry_count)
+       || tarry_about(moved.policy, moved.error_class, moved.fingerprint, null, moved.owner)
   from moved, asked;
 
 -- name: copied
@@ -153,7 +158,7 @@ select id::text, retry_id::text, round, kind, on_release, due_at
 -- name: diversions_to_end
 -- Diversions whose binding is no longer needed: the message was diverted, and a second copy caused by a crash would
 -- have followed by now. For one that returned or was dropped there is nothing to wait for. After a day no message
--- follows any more, unless a pause holds it.
+-- follows any more, unless a pause holds it, or it waits for a router between two legs of a long delay.
 select id::text, retry_id::text, round, kind, on_release, due_at
   from diversion
  where unbound_at is null
@@ -161,6 +166,10 @@ select id::text, retry_id::text, round, kind, on_release, due_at
         or (verdict is not null and diverted_at is not null
             and greatest(due_at, diverted_at, decided_at) < clock_timestamp() - %(linger)s::interval)
         or (verdict is not null and due_at < clock_timestamp() - interval '1 day'
-            and not exists (select from paused_destination as paused where paused.state <> 'over')))
+            and not exists (select from paused_destination as paused where paused.state <> 'over')
+            and not exists (select from retry
+                             where retry.id = diversion.retry_id and retry.layover_round = diversion.round
+                               and retry.layover_due = diversion.due_at and retry.layover_until is not null
+                               and diversion.diverted_at is null)))
  order by due_at
  limit 500;

@@ -122,9 +122,9 @@ decided as (
            -- over, after a crash before its acknowledgement. It gets another round that uses no attempt, but never two
            -- such rounds in a row: a message must neither count as exhausted too early nor be retried forever.
            verdict = 'next' and not knows_round and again and not free as is_free,
-           -- The same after the retry went to review or succeeded: the request gets a new retry, which continues the
-           -- count.
-           verdict = 'new' and again and state in ('in_review', 'succeeded')
+           -- The same after the retry went to review, was skipped or succeeded: the request gets a new retry, which
+           -- continues the count.
+           verdict = 'new' and again and state in ('in_review', 'skipped', 'succeeded')
            and (death is not null or updated_at > now - %(lease)s::interval) as counts_on
       from judged
 ),
@@ -163,7 +163,7 @@ newcomer as materialized (
            case when exists (select from retry where retry.id = request.id) then gen_random_uuid()
                 else request.id end as new_id,
            case when not decided.counts_on or decided.counts_on is null then request.retry_count
-                when decided.state = 'in_review' then decided.live_count
+                when decided.state in ('in_review', 'skipped') then decided.live_count
                 else greatest(decided.live_count - 1, 0) end as new_count,
            case when decided.counts_on then decided.first_failed_at
                 else coalesce(to_timestamp(request.since_ms / 1000.0), clock_timestamp()) end as new_since
@@ -231,7 +231,8 @@ before as (
      cross join lateral (select state, round, at
                            from transition
                           where retry_id = given.id and round < given.round
-                            and state not in ('claimed', 'duplicate', 'overdue', 'recovered', 'started', 'stuck')
+                            and state not in ('claimed', 'duplicate', 'overdue', 'missing', 'recovered', 'started', 'stuck',
+                                              'layover')
                           order by id desc
                           limit 1) as last
      cross join lateral (select last.state = 'returned'
@@ -276,7 +277,8 @@ with superseded as (
      where old.state = 'claimed' and old.claimed_at < statement_timestamp() - %(older_than)s::interval
        and old.message_id is not null
        and not exists (select from transition
-                        where retry_id = old.id and state not in ('claimed', 'duplicate', 'overdue', 'recovered', 'started', 'stuck'))
+                        where retry_id = old.id and state not in ('claimed', 'duplicate', 'overdue', 'missing', 'recovered', 'started', 'stuck',
+                                              'layover'))
        and exists (select from retry as later
                     where later.message_id = old.message_id and later.queue = old.queue and later.id <> old.id
                       and later.updated_at > old.claimed_at
@@ -291,9 +293,10 @@ select id, round, 'duplicate', %(actor)s, 'its request was delivered again and h
 
 -- name: record
 -- Writes the outcome of a batch: the current rows and their history, in one statement. A row that is past `claimed` in
--- the same round keeps its state (the tap was faster), unless the record sends it to review. A row that does not exist
--- (Postgres was unavailable at its claim) is created. Records that arrive late, through the spool, change no later
--- round.
+-- the same round keeps its state (the tap was faster), unless the record sends it to review, or another router skipped
+-- it: there is a message. Not if it was skipped when it was due: there was one. A skip changes only a row that is claimed
+-- or skipped, since there may be a message. A row that does not exist
+-- (Postgres was unavailable at its claim) is created. Records that arrive late, through the spool, change no later round.
 with done as (
     select *
       from unnest(%(ids)b::uuid[], %(rounds)b::int[], %(states)b::text[], %(reasons)b::text[], %(queues)b::text[],
@@ -301,26 +304,31 @@ with done as (
                   %(most)b::int[], %(policies)b::text[], %(classes)b::text[], %(types)b::text[],
                   %(error_reasons)b::text[], %(fingerprints)b::text[], %(since_ms)b::bigint[], %(due_ms)b::bigint[],
                   %(delay_ms)b::bigint[], %(tiers)b::text[], %(bodies)b::bytea[], %(properties)b::bytea[],
-                  %(identities)b::uuid[], %(deaths)b::text[], %(guessed)b::int[])
+                  %(identities)b::uuid[], %(deaths)b::text[], %(guessed)b::int[], %(owners)b::text[],
+                  %(job_types)b::text[], %(priorities)b::text[], %(details)b::text[])
            as d (id, round, state, reason, queue, exchange, routing_key, message_id, retry_count, max_retries, policy,
                  error_class, error_type, error_reason, fingerprint, since_ms, due_ms, delay_ms, tier, body, properties,
-                 identity, death, guessed_round)
+                 identity, death, guessed_round, owner, job_type, priority, detail)
 ),
 moved as (
     insert into retry as live (id, round, state, queue, exchange, routing_key, message_id, retry_count, max_retries,
                                policy, error_class, error_type, error_reason, fingerprint, first_failed_at, entered_at,
                                due_at, expected_at, delay_ms, tier, review_reason, body, properties, identity, death,
-                               guessed_round)
+                               guessed_round, owner, job_type, priority)
     select id, round, state, queue, exchange, routing_key, message_id, retry_count, max_retries, policy, error_class,
            error_type, error_reason, fingerprint, coalesce(to_timestamp(since_ms / 1000.0), clock_timestamp()),
            to_timestamp((due_ms - delay_ms) / 1000.0), to_timestamp(due_ms / 1000.0), to_timestamp(due_ms / 1000.0),
-           delay_ms, tier, case when state = 'in_review' then reason end, body, properties, identity, death, guessed_round
+           delay_ms, tier, case when state = 'in_review' then reason end, body, properties, identity, death, guessed_round,
+           owner, job_type, priority
       from done
      order by id
         on conflict (id) do update
        set state        = case when live.round < excluded.round or live.state = 'claimed' then excluded.state
                                when excluded.state = 'in_review'
                                 and live.state in ('scheduled', 'returned', 'unroutable') then 'in_review'
+                               when live.state = 'skipped' and (excluded.state <> 'scheduled'
+                                                                or live.skipped_round is distinct from excluded.round)
+                               then excluded.state
                                else live.state end,
            round        = excluded.round,
            exchange     = excluded.exchange,
@@ -344,15 +352,65 @@ moved as (
            identity     = coalesce(excluded.identity, live.identity),
            death        = coalesce(excluded.death, live.death),
            guessed_round = greatest(live.guessed_round, excluded.guessed_round),
+           owner        = coalesce(excluded.owner, live.owner),
+           job_type     = coalesce(excluded.job_type, live.job_type),
+           priority     = coalesce(excluded.priority, live.priority),
            free         = live.free and live.round = excluded.round,
            updated_at   = clock_timestamp()
-     where live.round <= excluded.round
+     where live.round < excluded.round
+        or (live.round = excluded.round and (excluded.state <> 'skipped' or live.state in ('claimed', 'skipped')))
 )
 insert into transition (retry_id, round, state, actor, reason, detail)
-select id, round, state, %(actor)s, reason,
-       case when due_ms is not null
-            then jsonb_build_object('due_ms', due_ms, 'delay_ms', delay_ms, 'tier', tier, 'attempt', retry_count) end
-  from done;
+select id, round, state, %(actor)s, reason, detail::jsonb from done;
+
+-- name: legs_sent_on
+-- Those of these legs whose next leg the broker has confirmed: a message on such a leg, with the same content, is a copy.
+-- Not of an open retry that cannot be rebuilt: on a broker restored from a backup this message may be the only one.
+select leg.id::text, leg.round, leg.due_ms, replace(leg.content::text, '-', ''), leg.leg
+  from unnest(%(ids)b::uuid[], %(rounds)b::int[], %(due_ms)b::bigint[], %(contents)b::uuid[], %(legs)b::int[])
+       as leg (id, round, due_ms, content, leg)
+  join retry on retry.id = leg.id
+ where retry.layover_round = leg.round and retry.layover_due = to_timestamp(leg.due_ms / 1000.0)
+   and retry.layover_content = leg.content and retry.layover_leg > leg.leg
+   and (retry.state not in ('scheduled', 'held', 'unroutable') or retry.round <> leg.round
+        or (retry.body is not null and retry.properties is not null));
+
+-- name: record_legs
+-- Legs that the broker has confirmed: the queue that the message waits in now, and a note in the history. A retry that
+-- was cancelled, or is in another round, keeps its row: its message is diverted at the gate that each leg passes. A leg
+-- that arrives late, through the spool, changes nothing that a later one has written. A message that was unroutable and
+-- has not passed the tap waits again.
+with sent as (
+    select *
+      from unnest(%(ids)b::uuid[], %(rounds)b::int[], %(due_ms)b::bigint[], %(contents)b::uuid[], %(legs)b::int[],
+                  %(tiers)b::text[], %(at_ms)b::bigint[], %(delay_ms)b::bigint[], %(wait_ms)b::bigint[])
+           as s (id, round, due_ms, content, leg, tier, at_ms, delay_ms, wait_ms)
+),
+moved as (
+    update retry as live
+       set layover_round = sent.round,
+           layover_due   = to_timestamp(sent.due_ms / 1000.0),
+           layover_content = sent.content,
+           layover_leg   = sent.leg,
+           layover_until = to_timestamp((sent.at_ms + sent.wait_ms) / 1000.0),
+           tier          = sent.tier,
+           delay_ms      = sent.delay_ms,
+           entered_at    = to_timestamp(sent.at_ms / 1000.0),
+           expected_at   = to_timestamp((sent.at_ms + sent.delay_ms) / 1000.0),
+           state         = case when live.state = 'unroutable' and live.returned_round < live.round then 'scheduled'
+                                else live.state end,
+           updated_at    = clock_timestamp()
+      from (select distinct on (id) * from sent order by id, round desc, leg desc) as sent
+     where live.id = sent.id and live.round = sent.round and live.due_at = to_timestamp(sent.due_ms / 1000.0)
+       and live.state in ('scheduled', 'held', 'unroutable')
+       and not coalesce(live.layover_round = sent.round and live.layover_due = live.due_at
+                        and live.layover_leg >= sent.leg, false)
+)
+insert into transition (retry_id, round, state, actor, detail)
+select id, round, 'layover', %(actor)s,
+       jsonb_build_object('leg', leg, 'tier', tier, 'delay_ms', delay_ms, 'wait_ms', coalesce(wait_ms, delay_ms))
+  from sent
+ order by id, leg;
 
 -- name: note
 -- Facts that change no state, mostly duplicates.
@@ -422,7 +480,8 @@ moved as (
         on conflict (id) do update
        set state          = case when live.round < excluded.round then 'returned'
                                  when live.round = excluded.round
-                                  and live.state in ('claimed', 'scheduled', 'held', 'unroutable', 'cancelled', 'discarded')
+                                  and live.state in ('claimed', 'scheduled', 'held', 'unroutable', 'cancelled', 'discarded',
+                                                     'skipped')
                                  then 'returned'
                                  else live.state end,
            round          = greatest(live.round, excluded.round),
@@ -507,6 +566,41 @@ noted as (
 select id::text, round, queue, message_id, retry_count,
        greatest(0, at_ms - (extract(epoch from first_failed_at) * 1000)::bigint)
   from new;
+
+-- name: skipped_when_due
+-- Rounds that were due and are not wanted any more: the consumer of a check queue, which may be a router, has reported it
+-- and then acknowledged the message. A round that ended otherwise keeps its state, a later round takes precedence, and
+-- nothing is written for a retry that the store does not have. A report that arrives twice changes nothing. The round is
+-- stored too, so that a record of its scheduling that arrives late, through the spool, does not open it again.
+--
+-- Returns the rounds that are skipped now, and whether they come due with it: a held one was due before.
+with reported as (
+    select distinct on (id, round) *
+      from unnest(%(ids)b::uuid[], %(rounds)b::int[], %(at_ms)b::bigint[], %(reasons)b::text[]) as t (id, round, at_ms, reason)
+     order by id, round, at_ms
+),
+known as (
+    select reported.*, live.queue, live.message_id, live.policy, live.error_class, live.fingerprint, live.owner,
+           live.state <> 'held' and live.returned_round < live.round as comes_due
+      from reported
+      join retry as live using (id)
+     where live.round = reported.round and live.state in ('claimed', 'scheduled', 'held', 'unroutable')
+     order by live.id
+       for update of live
+),
+moved as (
+    update retry as live
+       set state = 'skipped', skipped_round = known.round, updated_at = clock_timestamp()
+      from known
+     where live.id = known.id
+),
+noted as (
+    insert into transition (retry_id, round, state, actor, reason, detail)
+    select id, round, 'skipped', 'reported', reason,
+           jsonb_build_object('at_ms', at_ms) || tarry_about(policy, error_class, fingerprint, null, owner)
+      from known
+)
+select id::text, round, queue, message_id, policy, error_class, reason, comes_due from known;
 
 -- name: cancelled
 -- These rounds were diverted at a gate. The diversion records it for its requester, whose name goes into the history. A

@@ -1,23 +1,61 @@
 -- name: retries_by_id
 -- A page of retries in the order of their ids: stable, whatever changes in the meantime.
 select id::text, message_id, queue, state, round, retry_count, max_retries, policy, error_class, error_type,
-       left(error_reason, 200), fingerprint, tier, first_failed_at, due_at, returned_at, drift_ms, octet_length(body)
+       left(error_reason, 200), fingerprint, tier, first_failed_at, due_at, returned_at, drift_ms, octet_length(body),
+       owner, job_type, priority
   from retry
  where id > %(after)s::uuid
    and (%(states)s::text[] is null or state = any(%(states)s))
    and (%(queue)s::text is null or queue = %(queue)s)
    and (%(fingerprint)s::text is null or fingerprint = %(fingerprint)s)
    and (%(message_id)s::text is null or message_id = %(message_id)s)
+   and (%(owner)s::text is null or owner = %(owner)s)
    and (%(due_after)s::timestamptz is null or due_at >= %(due_after)s)
    and (%(due_before)s::timestamptz is null or due_at < %(due_before)s)
    and (%(scope)s::text[] is null or queue like any(%(scope)s::text[]))
  order by retry.id
  limit %(limit)s;
 
+-- name: retries_searched
+-- The same by policy and error, for which there is no index: searches a part of the retries, and says with each row where
+-- that part ends and how many it has. One row without an id if nothing matches.
+with searched as materialized (
+    select id, message_id, queue, state, round, retry_count, max_retries, policy, error_class, error_type, error_reason,
+           fingerprint, tier, first_failed_at, due_at, returned_at, drift_ms, octet_length(body) as size, owner, job_type,
+           priority
+      from retry
+     where id > %(after)s::uuid
+       and (%(states)s::text[] is null or state = any(%(states)s))
+       and (%(queue)s::text is null or queue = %(queue)s)
+       and (%(fingerprint)s::text is null or fingerprint = %(fingerprint)s)
+       and (%(message_id)s::text is null or message_id = %(message_id)s)
+       and (%(owner)s::text is null or owner = %(owner)s)
+       and (%(due_after)s::timestamptz is null or due_at >= %(due_after)s)
+       and (%(due_before)s::timestamptz is null or due_at < %(due_before)s)
+       and (%(scope)s::text[] is null or queue like any(%(scope)s::text[]))
+     order by retry.id
+     limit %(part)s
+),
+found as (
+    select id::text, message_id, queue, state, round, retry_count, max_retries, policy, error_class, error_type,
+           left(error_reason, 200), fingerprint, tier, first_failed_at, due_at, returned_at, drift_ms, size, owner,
+           job_type, priority
+      from searched
+     where (%(policy)s::text is null or policy = %(policy)s)
+       and (%(error)s::text is null or error_type = %(error)s or error_reason ilike %(error_like)s)
+     order by searched.id
+     limit %(limit)s
+)
+select found.*, part.last, part.size
+  from (select max(id::text) as last, count(*) as size from searched) as part
+  left join found on true
+ order by found.id;
+
 -- name: retries_by_due
 -- A page of waiting retries, the next due first. A later round is due later, so paging skips nothing.
 select id::text, message_id, queue, state, round, retry_count, max_retries, policy, error_class, error_type,
-       left(error_reason, 200), fingerprint, tier, first_failed_at, due_at, returned_at, drift_ms, octet_length(body)
+       left(error_reason, 200), fingerprint, tier, first_failed_at, due_at, returned_at, drift_ms, octet_length(body),
+       owner, job_type, priority
   from retry
  where state in ('scheduled', 'held', 'unroutable')
    and (%(after_due)s::timestamptz is null or (due_at, id) > (%(after_due)s, %(after)s::uuid))
@@ -25,6 +63,9 @@ select id::text, message_id, queue, state, round, retry_count, max_retries, poli
    and (%(queue)s::text is null or queue = %(queue)s)
    and (%(fingerprint)s::text is null or fingerprint = %(fingerprint)s)
    and (%(message_id)s::text is null or message_id = %(message_id)s)
+   and (%(owner)s::text is null or owner = %(owner)s)
+   and (%(policy)s::text is null or policy = %(policy)s)
+   and (%(error)s::text is null or error_type = %(error)s or error_reason ilike %(error_like)s)
    and (%(due_after)s::timestamptz is null or due_at >= %(due_after)s)
    and (%(due_before)s::timestamptz is null or due_at < %(due_before)s)
    and (%(scope)s::text[] is null or queue like any(%(scope)s::text[]))
@@ -86,6 +127,9 @@ select count(*) filter (where state = 'scheduled'),
                           and due_at < statement_timestamp() - %(grace)s::interval
                           and expected_at < statement_timestamp() - %(grace)s::interval
                           and not (state = 'held' and tarry_is_paused(queue, exchange, policy, properties))),
-       count(*) filter (where state in ('scheduled', 'held', 'unroutable') and due_at <= statement_timestamp())
+       count(*) filter (where state in ('scheduled', 'held', 'unroutable') and due_at <= statement_timestamp()),
+       count(*) filter (where state = 'skipped')
   from retry
- where state in ('scheduled', 'in_review', 'held', 'unroutable', 'claimed') and queue like any(%(scope)s::text[]);
+ where (state in ('scheduled', 'in_review', 'held', 'unroutable', 'claimed')
+        or (state = 'skipped' and updated_at > statement_timestamp() - interval '1 day'))
+   and queue like any(%(scope)s::text[]);

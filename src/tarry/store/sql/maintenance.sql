@@ -57,6 +57,16 @@ select id, round, 'overdue', %(actor)s, jsonb_build_object('state', state, 'tier
                     where retry_id = retry.id and transition.round = retry.round and transition.state = 'overdue')
  limit 10000;
 
+-- name: note_missing
+-- Note, once per round, that nothing on the broker can contain this retry. One that has moved on meanwhile is left out.
+insert into transition (retry_id, round, state, actor, detail)
+select id, round, 'missing', %(actor)s, jsonb_build_object('state', state, 'tier', tier)
+  from retry
+  join unnest(%(ids)s::uuid[], %(rounds)s::int[]) as given (id, round) using (id, round)
+ where state in ('claimed', 'scheduled', 'held', 'unroutable')
+   and not exists (select from transition
+                    where retry_id = retry.id and transition.round = retry.round and transition.state = 'missing');
+
 -- name: old_partitions
 -- Partitions of days that ended longer ago than the given time.
 select relname
@@ -92,7 +102,8 @@ update retry
                 from retry
                where ((state = 'returned' and returned_at < statement_timestamp() - %(older_than)s::interval)
                       or (state in ('succeeded', 'cancelled', 'discarded')
-                          and updated_at < statement_timestamp() - %(older_than)s::interval))
+                          and updated_at < statement_timestamp() - %(older_than)s::interval)
+                      or (state = 'skipped' and updated_at < statement_timestamp() - %(older_than)s::interval))
                  and (body is not null or properties is not null)
                  and not exists (select from attempt_start as start
                                   where start.retry_id = retry.id and start.round = retry.round)
@@ -108,6 +119,7 @@ delete from retry
                                        where start.retry_id = retry.id and start.round = retry.round))
                   or (state in ('succeeded', 'cancelled', 'discarded')
                       and updated_at < statement_timestamp() - %(older_than)s::interval)
+                  or (state = 'skipped' and updated_at < statement_timestamp() - %(older_than)s::interval)
                limit %(limit)s);
 
 -- name: prune_actions

@@ -26,7 +26,17 @@ select pause.id::text, scope, pattern, actor, reason, at, until, coalesce(until 
        coalesce(array_agg(destination) filter (where destination is not null), '{}'), rate, canary, observe
   from pause
   left join pause_exception on pause_id = pause.id
- where ended_at is null
+ where ended_at is null and scope <> 'throttle'
+ group by pause.id
+ order by at;
+
+-- name: active_throttles
+-- The same for throttles.
+select pause.id::text, pattern, rate, actor, reason, at, until, coalesce(until <= clock_timestamp(), false),
+       coalesce(array_agg(destination) filter (where destination is not null), '{}')
+  from pause
+  left join pause_exception on pause_id = pause.id
+ where ended_at is null and scope = 'throttle'
  group by pause.id
  order by at;
 
@@ -73,6 +83,7 @@ values (%(destination)s, %(kind)s, %(name)s, 'holding')
        stage       = 0,
        stage_ids   = null,
        stage_queues = null,
+       by_breaker  = false,
        problem     = null,
        updated_at  = clock_timestamp();
 
@@ -106,37 +117,129 @@ values (%(destination)s, %(kind)s, %(name)s, 'holding', clock_timestamp(), %(pro
 -- name: drop_paused
 -- The destination was never actually held.
 update paused_destination
-   set state = 'over', state_since = clock_timestamp(), bound_at = null, updated_at = clock_timestamp()
+   set state = 'over', state_since = clock_timestamp(), bound_at = null, throttle = null, updated_at = clock_timestamp()
  where destination = %(destination)s;
 
 -- name: paused_destinations
--- Every destination that is held or being released.
+-- Every destination that is held or being released; if asked, with the number of its held retries. That takes seconds if
+-- there are millions. Those of a queue are found in an index: there can be many destinations as well.
 select destination, kind, name, state, state_since, since, bound_at, rate, canary, observe, stage, stage_since, stage_ids,
        stage_queues, released, problem,
-       (select count(*) from retry
-         where retry.state = 'held'
-           and tarry_holds(paused.kind, paused.destination, paused.name, queue, exchange, policy, properties))
+       case when not %(counted)s then null
+            when kind = 'queue'
+            then (select count(*) from retry
+                   where retry.state = 'held' and retry.queue = paused.destination
+                     and tarry_holds(paused.kind, paused.destination, paused.name, queue, exchange, policy, properties))
+            else (select count(*) from retry
+                   where retry.state = 'held'
+                     and tarry_holds(paused.kind, paused.destination, paused.name, queue, exchange, policy, properties)) end,
+       throttle, by_breaker
   from paused_destination as paused
  where state <> 'over'
  order by destination;
 
+-- name: patience_to_count
+-- Timeout for the rest of this transaction.
+select set_config('statement_timeout', '120s', true);
+
 -- name: paused_now
 -- The state of one paused destination, and since when.
-select state, rate, canary, state_since from paused_destination as paused where destination = %(destination)s;
+select state, rate, canary, state_since, throttle from paused_destination as paused where destination = %(destination)s;
 
 -- name: lock_paused
 -- The same, locked against changes until the end of the transaction.
-select state, rate, canary, state_since from paused_destination as paused where destination = %(destination)s for update;
+select state, rate, canary, state_since, throttle
+  from paused_destination as paused
+ where destination = %(destination)s
+   for update;
+
+-- name: throttle_destination
+-- At most so many returns a second to this destination from now on. One that is neither paused nor being released gets
+-- a release that never ends; any other keeps its state.
+insert into paused_destination as paused (destination, kind, name, state, rate, throttle)
+values (%(destination)s, %(kind)s, %(name)s, 'releasing', %(rate)s, %(throttle)s)
+    on conflict (destination) do update
+   set throttle    = excluded.throttle,
+       state       = case paused.state when 'over' then 'releasing' else paused.state end,
+       state_since = case paused.state when 'over' then clock_timestamp() else paused.state_since end,
+       since       = case paused.state when 'over' then clock_timestamp() else paused.since end,
+       bound_at    = case paused.state when 'over' then null else paused.bound_at end,
+       rate        = case paused.state when 'over' then excluded.rate else paused.rate end,
+       canary      = paused.canary and paused.state <> 'over',
+       by_breaker  = paused.by_breaker and paused.state <> 'over',
+       released_by = case paused.state when 'over' then null else paused.released_by end,
+       released    = case paused.state when 'over' then 0 else paused.released end,
+       stage       = case paused.state when 'over' then 0 else paused.stage end,
+       stage_ids   = case paused.state when 'over' then null else paused.stage_ids end,
+       stage_queues = case paused.state when 'over' then null else paused.stage_queues end,
+       problem     = case paused.state when 'over' then null else paused.problem end,
+       updated_at  = clock_timestamp();
+
+-- name: unthrottle_destination
+-- No limit any more: a release that is under way ends once the held queue is empty.
+update paused_destination
+   set throttle = null, updated_at = clock_timestamp()
+ where destination = %(destination)s and throttle is not null;
+
+-- name: drop_throttled
+-- The destination was never actually throttled. One that was being released before goes on: at the end of its release it
+-- has no binding either, and the next pass of the reconciler takes the limit away.
+update paused_destination
+   set state = 'over', state_since = clock_timestamp(), throttle = null, updated_at = clock_timestamp()
+ where destination = %(destination)s and state = 'releasing' and bound_at is null
+   and since >= (select at from pause where id = %(throttle_id)s);
+
+-- name: throttle_caught_up
+-- The held queue of a throttled destination is empty. What a person has resumed is released, and what comes due from now
+-- on returns by itself, at the rate of the throttle. Retries that were held before, and that the tap should have seen by
+-- now, are expected: if they do not return they become overdue.
+with empty as (
+    update paused_destination
+       set released_by = null, rate = %(rate)s, empty_at = clock_timestamp()
+     where destination = %(destination)s and throttle is not null and state = 'releasing'
+ returning kind, destination, name
+),
+held as (
+    -- Those of a queue are found in an index: each throttled destination asks every few seconds.
+    select retry.id, retry.queue, retry.exchange, retry.policy, retry.properties, retry.updated_at, empty.*
+      from empty
+      join retry on retry.state = 'held' and retry.queue = empty.destination
+     where empty.kind = 'queue'
+     union all
+    select retry.id, retry.queue, retry.exchange, retry.policy, retry.properties, retry.updated_at, empty.*
+      from empty
+      join retry on retry.state = 'held' and retry.exchange = empty.name
+     where empty.kind = 'exchange'
+),
+overdue as (
+    select id
+      from held
+     where updated_at < clock_timestamp() - %(seen_within)s::interval
+       and tarry_holds(kind, destination, name, queue, exchange, policy, properties)
+       and (select count(*) from tarry_pauses(queue, exchange, policy, properties)) = 1
+     limit 10000
+),
+expected as (
+    update retry
+       set state = 'scheduled', expected_at = clock_timestamp(), updated_at = clock_timestamp()
+      from overdue
+     where retry.id = overdue.id and retry.state = 'held'
+ returning retry.id, retry.round
+)
+insert into transition (retry_id, round, state, actor, reason)
+select id, round, 'scheduled', %(actor)s, 'released by the throttle, and not seen to return' from expected;
 
 -- name: release
 -- The service releases the held messages of these destinations from now on; except of those that were paused or released
--- again since they were read. Returns those that it releases.
+-- again since they were read, and of those that a breaker holds, unless it is the breaker that releases them. Returns
+-- those that it releases.
 update paused_destination as paused
    set state       = 'releasing',
        state_since = clock_timestamp(),
        rate        = %(rate)s,
        canary      = %(canary)s,
        observe     = %(observe)s,
+       by_breaker  = %(by_breaker)s,
        released_by = %(by)s,
        stage       = 0,
        stage_since = null,
@@ -147,6 +250,8 @@ update paused_destination as paused
        updated_at  = clock_timestamp()
   from unnest(%(destinations)s::text[], %(state_since)s::timestamptz[]) as known (destination, state_since)
  where paused.destination = known.destination and paused.state_since = known.state_since and paused.state <> 'over'
+   and (%(by_breaker)s or not exists (select from breaker
+                                       where breaker.destination = paused.destination and breaker.state <> 'closed'))
 returning paused.destination;
 
 -- name: canary_out
@@ -166,17 +271,18 @@ update paused_destination set stage_queues = %(queues)s::jsonb where destination
 
 -- name: canary_look
 -- For each queue that messages of the canary failed in: how many there are, how many failed again, have left the held
--- queue, were reported as successes, were cancelled; and whether the canary has been observed for the look time, and
--- also for the usual time to fail. A success that is only presumed proves nothing here.
+-- queue, were reported as successes, were cancelled or skipped; and whether the canary has been observed for the look
+-- time, and also for the usual time to fail. A success that is only presumed proves nothing here.
 select coalesce(canary.queue, live.queue, paused.name), count(*),
        count(*) filter (where live.round > canary.round or live.state = 'in_review'),
-       count(*) filter (where live.id is null or live.round > canary.round or live.state in ('cancelled', 'discarded')
+       count(*) filter (where live.id is null or live.round > canary.round
+                           or live.state in ('cancelled', 'discarded', 'skipped')
                            or (live.returned_round >= canary.round and live.state <> 'unroutable')),
        count(*) filter (where live.round = canary.round and live.state = 'succeeded'
                           and exists (select from transition
                                        where retry_id = live.id and transition.round = canary.round
                                          and transition.state = 'succeeded' and actor = 'reported')),
-       count(*) filter (where live.round = canary.round and live.state in ('cancelled', 'discarded')),
+       count(*) filter (where live.round = canary.round and live.state in ('cancelled', 'discarded', 'skipped')),
        bool_and(paused.stage_since + paused.observe < clock_timestamp()),
        bool_and(paused.stage_since + greatest(paused.observe, %(usual)s::interval) < clock_timestamp())
   from paused_destination as paused
@@ -246,7 +352,7 @@ update paused_destination set bound_at = null, updated_at = clock_timestamp() wh
 with ended as (
     update paused_destination
        set state = 'over', state_since = clock_timestamp(), updated_at = clock_timestamp()
-     where destination = %(destination)s and state = 'releasing'
+     where destination = %(destination)s and state = 'releasing' and throttle is null
  returning destination, kind, name, released
 ),
 expected as (
@@ -269,6 +375,14 @@ with due as (
      cross join lateral tarry_pauses(retry.queue, retry.exchange, retry.policy, retry.properties) as paused
      where retry.state in ('scheduled', 'unroutable') and retry.due_at < statement_timestamp() - %(margin)s::interval
        and paused.bound_at is not null
+       -- What was due some time before the held queue of a throttled destination was seen empty has left it; if that was
+       -- not lately, it may have come since: after an outage of the broker, messages come late.
+       and not (paused.throttle is not null and paused.state = 'releasing'
+                and coalesce(paused.empty_at > retry.due_at + %(seen_within)s::interval, false)
+                and paused.empty_at > statement_timestamp() - interval '1 minute')
+       -- Due, but still on its way to the router, which sends it past the gates.
+       and not coalesce(retry.layover_until is not null and retry.layover_round = retry.round
+                        and retry.layover_due = retry.due_at, false)
        and (retry.due_at > paused.bound_at
             or greatest(retry.due_at, retry.expected_at, paused.bound_at) < statement_timestamp() - interval '15 seconds')
        and not exists (select from diversion

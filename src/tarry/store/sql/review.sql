@@ -1,10 +1,11 @@
 -- name: review_page
 -- A page of what the store has in review, oldest first, starting after the cursor.
 select id::text, message_id, queue, round, retry_count, max_retries, policy, error_class, error_type, error_reason,
-       fingerprint, reason, since, first_failed_at, size
+       fingerprint, reason, since, first_failed_at, size, owner
   from tarry_in_review(%(queue)s, %(reason)s, %(fingerprint)s, %(error_type)s, %(before)s, %(after)s, %(ids)s::uuid[])
  where (%(cursor_at)s::timestamptz is null or (since, id) > (%(cursor_at)s, %(cursor_id)s::uuid))
    and (%(scope)s::text[] is null or queue like any(%(scope)s::text[]))
+   and (%(owner)s::text is null or owner = %(owner)s)
  order by since, id
  limit %(limit)s;
 
@@ -12,25 +13,41 @@ select id::text, message_id, queue, round, retry_count, max_retries, policy, err
 -- How many messages the same selection has.
 select count(*)
   from tarry_in_review(%(queue)s, %(reason)s, %(fingerprint)s, %(error_type)s, %(before)s, %(after)s, %(ids)s::uuid[])
- where (%(scope)s::text[] is null or queue like any(%(scope)s::text[]));
+ where (%(scope)s::text[] is null or queue like any(%(scope)s::text[]))
+   and (%(owner)s::text is null or owner = %(owner)s);
 
 -- name: review_groups
--- The same selection, grouped by one attribute: the largest group first, with one example each.
-select case %(by)s
-            when 'queue' then queue
-            when 'reason' then regexp_replace(coalesce(reason, ''), '\d+', '#', 'g')
-            when 'fingerprint' then coalesce(fingerprint, '')
-            when 'age' then case when since > clock_timestamp() - interval '1 hour' then 'less than an hour'
-                                 when since > clock_timestamp() - interval '1 day' then 'an hour to a day'
-                                 when since > clock_timestamp() - interval '7 days' then 'a day to a week'
-                                 else 'more than a week' end
-       end as key,
-       count(*), min(since), max(since), count(distinct queue), min(queue), min(error_type), min(error_reason), min(reason)
-  from tarry_in_review(%(queue)s, %(reason)s, %(fingerprint)s, %(error_type)s, %(before)s, %(after)s, %(ids)s::uuid[])
- where (%(scope)s::text[] is null or queue like any(%(scope)s::text[]))
- group by 1
- order by 2 desc, 1
- limit %(limit)s;
+-- The same selection, grouped by one attribute: the largest group first, with one example each. By fingerprint, queue,
+-- owner or age, an index has everything that is counted.
+with counted as (
+    select case %(by)s
+                when 'queue' then queue
+                when 'reason' then regexp_replace(coalesce(reason, ''), '\d+', '#', 'g')
+                when 'fingerprint' then coalesce(fingerprint, '')
+                when 'owner' then coalesce(owner, '')
+                when 'age' then case when since > clock_timestamp() - interval '1 hour' then 'less than an hour'
+                                     when since > clock_timestamp() - interval '1 day' then 'an hour to a day'
+                                     when since > clock_timestamp() - interval '7 days' then 'a day to a week'
+                                     else 'more than a week' end
+           end as key,
+           queue, count(*) as number, min(since) as oldest, max(since) as newest, min(id::text) as example
+      from tarry_in_review(%(queue)s, %(reason)s, %(fingerprint)s, %(error_type)s, %(before)s, %(after)s, %(ids)s::uuid[])
+     where (%(scope)s::text[] is null or queue like any(%(scope)s::text[]))
+       and (%(owner)s::text is null or owner = %(owner)s)
+     group by 1, queue
+),
+found as (
+    select key, sum(number)::bigint as number, min(oldest) as oldest, max(newest) as newest, count(*) as queues,
+           min(queue) as queue, min(example) as example
+      from counted
+     group by key
+     order by 2 desc, 1
+     limit %(limit)s
+)
+select key, number, oldest, newest, queues, found.queue, retry.error_type, retry.error_reason, retry.review_reason
+  from found
+  left join retry on retry.id = found.example::uuid
+ order by number desc, key;
 
 -- name: review_ids
 -- Retries with this message id or retry id, and their state.
@@ -69,6 +86,7 @@ with chosen as (
     select id, round
       from tarry_in_review(%(queue)s, %(reason)s, %(fingerprint)s, %(error_type)s, %(before)s, %(after)s, %(ids)s::uuid[])
      where (%(scope)s::text[] is null or queue like any(%(scope)s::text[]))
+       and (%(owner)s::text is null or owner = %(owner)s)
      order by since, id
      limit %(limit)s
 ),
@@ -170,10 +188,11 @@ back as (
        set state = 'in_review', updated_at = clock_timestamp()
       from unconfirmed
      where live.id = unconfirmed.retry_id and live.round = unconfirmed.round and live.state in ('scheduled', 'held')
- returning live.id, live.round
+ returning live.id, live.round, live.policy, live.error_class, live.fingerprint, live.owner
 )
-insert into transition (retry_id, round, state, actor, reason)
-select id, round, 'in_review', %(actor)s, 'taken for not sent, by a person' from back;
+insert into transition (retry_id, round, state, actor, reason, detail)
+select id, round, 'in_review', %(actor)s, 'taken for not sent, by a person', tarry_about(policy, error_class, fingerprint, null, owner)
+  from back;
 
 -- name: review_end
 -- Abandon the job: its remaining items are skipped.
@@ -260,13 +279,14 @@ moved as (
       from given
       join live using (id)
      where retry.id = given.id
- returning retry.id, retry.round, given.due_ms, given.delay_ms, given.tier, given.retry_count
+ returning retry.id, retry.round, given.due_ms, given.delay_ms, given.tier, given.retry_count, retry.policy,
+           retry.error_class, retry.fingerprint, retry.owner
 ),
 noted as (
     insert into transition (retry_id, round, state, actor, reason, detail)
     select id, round, 'scheduled', %(actor)s, %(why)s,
            jsonb_build_object('due_ms', due_ms, 'delay_ms', delay_ms, 'tier', tier, 'attempt', retry_count, 'job', %(job)s::text)
-           || %(about)s::jsonb
+           || %(about)s::jsonb || tarry_about(policy, error_class, fingerprint, null, owner)
       from moved
 )
 select id::text from moved;
@@ -302,10 +322,11 @@ back as (
            updated_at = clock_timestamp()
       from unsent
      where live.id = unsent.id and live.round = unsent.round and live.state in ('scheduled', 'held')
- returning live.id, live.round, unsent.problem
+ returning live.id, live.round, unsent.problem, live.policy, live.error_class, live.fingerprint, live.owner
 )
-insert into transition (retry_id, round, state, actor, reason)
-select id, round, 'in_review', %(actor)s, coalesce(problem, 'it was not sent') from back;
+insert into transition (retry_id, round, state, actor, reason, detail)
+select id, round, 'in_review', %(actor)s, coalesce(problem, 'it was not sent'), tarry_about(policy, error_class, fingerprint, null, owner)
+  from back;
 
 -- name: review_evidence
 -- What the store has recorded for these items since they were marked: whether they returned, or began another round.

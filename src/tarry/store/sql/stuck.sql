@@ -102,7 +102,7 @@ moved as (
            updated_at  = clock_timestamp()
       from asked
      where live.id = asked.id and live.round = asked.round
- returning live.id, live.round, live.retry_count
+ returning live.id, live.round, live.retry_count, live.policy, live.error_class, live.fingerprint, live.owner
 )
 insert into transition (retry_id, round, state, actor, reason, detail)
 select stuck.id, stuck.round, 'stuck', %(actor)s, %(reason)s::text,
@@ -111,6 +111,7 @@ select stuck.id, stuck.round, 'stuck', %(actor)s, %(reason)s::text,
  union all
 select id, round, 'scheduled', %(actor)s, 'recovered from a stuck attempt: possibly a second delivery',
        jsonb_build_object('due_ms', %(now_ms)s::bigint, 'delay_ms', 0, 'tier', %(tier)s::text, 'attempt', retry_count)
+       || tarry_about(policy, error_class, fingerprint, null, owner)
   from moved;
 
 -- name: review_stuck
@@ -140,14 +141,14 @@ moved as (
            updated_at    = clock_timestamp()
       from asked
      where live.id = asked.id and live.round = asked.round
- returning live.id, live.round
+ returning live.id, live.round, live.policy, live.error_class, live.fingerprint, live.owner
 )
 insert into transition (retry_id, round, state, actor, reason, detail)
 select stuck.id, stuck.round, 'stuck', %(actor)s, %(reason)s::text,
        jsonb_build_object('started_ms', (extract(epoch from stuck.started_at) * 1000)::bigint, 'consumer', stuck.consumer)
   from stuck, moved
  union all
-select id, round, 'in_review', %(actor)s, %(reason)s::text, null::jsonb from moved;
+select id, round, 'in_review', %(actor)s, %(reason)s::text, tarry_about(policy, error_class, fingerprint, null, owner) from moved;
 
 -- name: stuck_published
 -- The broker has confirmed the recovered message, or it was seen since.
@@ -179,7 +180,7 @@ delete from attempt_start
                                left join retry as live on live.id = start.retry_id
                               where live.id is null or live.round > start.round
                                  or (live.round = start.round
-                                     and live.state in ('succeeded', 'in_review', 'cancelled', 'discarded'))
+                                     and live.state in ('succeeded', 'in_review', 'cancelled', 'discarded', 'skipped'))
                                  or (live.round < start.round and start.seen_at < statement_timestamp() - interval '1 day')
                               limit %(limit)s);
 

@@ -45,7 +45,7 @@ def check_applied(expected: Expected, live: Live) -> Iterator[Finding]:
         mend = APPLY
     else:
         problem = f"is not the one applied here, which is {applied}"
-        mend = f"use the folder that was applied (--topology, TARRY_TOPOLOGY), or replace it with: {APPLY}"
+        mend = f"use the folder that was applied (--topology, TARRY_TOPOLOGY). To apply this one instead, run: {APPLY}"
     yield Finding(APPLIED, (f"topology {described(topology)}",), problem, mend, "note")
 
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tarry.core.names import AUTOMATIC, GATE_KINDS, RESERVED, Destination, Kind, Names
+from tarry.core.names import AUTOMATIC, GATE_KINDS, LAYOVER, RESERVED, Destination, Kind, Names
+from tarry.topology.blueprint import first_gate, former_first_gate
 from tarry.topology.expected import Expected, tier_role
 from tarry.topology.findings import APPLY, Finding
 from tarry.topology.live import Live
 from tarry.topology.objects import Binding, Queue
-from tarry.topology.plan import Difference, Plan, explain_conflict, explain_details, make_plan, way_to_migrate
+from tarry.topology.plan import (
+    Difference,
+    Plan,
+    explain_conflict,
+    explain_details,
+    make_plan,
+    way_to_migrate,
+    way_to_remove_webhook,
+)
 
 
 def plan_of(expected: Expected, live: Live) -> Plan:
@@ -21,6 +30,10 @@ def check_missing(expected: Expected, live: Live) -> Iterator[Finding]:
     for part in missing.parts:
         yield Finding("missing", (f"{part.kind} {part.name}",), "is missing", APPLY)
     for binding in missing.bindings:
+        if binding == first_gate(expected.names) and former_first_gate(expected.names) not in live.bindings:
+            # Unlike the gate itself, a router cannot do without any way home: see `startup_checks`.
+            yield Finding("binding", (f"binding {binding}",), "is missing: no message returns", APPLY)
+            continue
         yield Finding("missing", (f"binding {binding}",), "is missing", APPLY)
 
 
@@ -39,6 +52,15 @@ def check_conflicts(expected: Expected, live: Live) -> Iterator[Finding]:
 
 def check_former(expected: Expected, live: Live) -> Iterator[Finding]:
     for binding in plan_of(expected, live).former:
+        if binding == former_first_gate(expected.names):
+            if first_gate(expected.names) in live.bindings:  # otherwise that one is reported as missing
+                problem = "is of an earlier version: by it a message returns although its check queue has it as well"
+                yield Finding("binding", (f"binding {binding}",), problem, APPLY)
+            continue
+        if binding.source == expected.names.events:
+            problem = "routes events to a webhook that does not want them"
+            yield Finding("binding", (f"binding {binding}",), problem, APPLY, "note")
+            continue
         problem = "is of an earlier version: by it a message returns even if its policy or job type is paused"
         yield Finding("binding", (f"binding {binding}",), problem, APPLY)
 
@@ -46,9 +68,13 @@ def check_former(expected: Expected, live: Live) -> Iterator[Finding]:
 def check_left_over(expected: Expected, live: Live) -> Iterator[Finding]:
     for part in plan_of(expected, live).left_over:
         depth = live.depths.get(part.name, 0)
-        mend = f"tarry topology drain {part.name}" if isinstance(part, Queue) else "tarry topology prune"
         content = f" and holds {depth} messages" if depth else ""
-        yield Finding("left over", (f"{part.kind} {part.name}",), f"is no longer in any policy{content}", mend, "note")
+        mend = f"tarry topology drain {part.name}" if isinstance(part, Queue) else "tarry topology prune"
+        where = "policy"
+        if expected.names.webhook_of(part.name) is not None:
+            where, mend = "webhook", way_to_remove_webhook(part.name) if depth else "tarry topology prune"
+        problem = f"is no longer in any {where}{content}"
+        yield Finding("left over", (f"{part.kind} {part.name}",), problem, mend, "note")
 
 
 def check_relays(expected: Expected, live: Live) -> Iterator[Finding]:
@@ -71,7 +97,7 @@ def check_ways_home(expected: Expected, live: Live) -> Iterator[Finding]:
     names = expected.names
     home = {binding.key for binding in live.bindings if binding.source == names.deliver}
     for binding in live.bindings_from(names.relay):
-        if binding.key not in home:
+        if binding.key not in home and binding.key != LAYOVER:
             name = names.destination_label(binding.destination) or binding.destination
             problem = "has a relay but no return binding: its retries would end in the unroutable queue"
             yield Finding("destination", (name,), problem, f"tarry attach {name}")
@@ -99,8 +125,10 @@ def destinations(expected: Expected, live: Live) -> list[Destination]:
 
 
 def _known(expected: Expected, binding: Binding) -> bool:
-    """Whether the binding was created by attach, pause, cancel, or an earlier topology."""
+    """Whether the binding was created by attach, pause, cancel, an earlier topology, or a reader of events."""
     names = expected.names
+    if binding.source == names.events:
+        return True  # anybody may bind a queue to it
     if binding.source == names.deliver:
         return binding.key == Destination(binding.destination_type, binding.destination).key
     kind = _kinds_behind(names).get(binding.source)

@@ -68,9 +68,9 @@ class Access:
 
     def admit(self, headers: Headers, method: str) -> Caller:
         """The caller; raises ProblemError if it is not allowed. Methods that change something need the role operate."""
-        caller = self._by_token(headers) if self.tokens else _by_address(headers)
+        caller = self._by_token(headers) if self.tokens else by_address(headers)
         if method not in READING and caller.role is not Role.OPERATE:
-            raise _may_only_look(caller)
+            raise may_only_look(caller)
         return caller
 
     def _by_token(self, headers: Headers) -> Caller:
@@ -85,8 +85,10 @@ class Access:
         return Caller(token.name, token.role, scope=token.scope)
 
 
-def _by_address(headers: Headers) -> Caller:
-    """A page of another site, in a browser on this machine, can reach a loopback address too: through a host name that
+def by_address(headers: Headers) -> Caller:
+    """The caller of a service without tokens.
+
+    A page of another site, in a browser on this machine, can reach a loopback address too: through a host name that
     resolves to it (the Host header shows it), or with a cross-origin request (the Origin header shows it).
     """
     host = headers.get("host", "")
@@ -120,7 +122,7 @@ def is_loopback(host: str) -> bool:
         return host.lower().rstrip(".") == "localhost"
 
 
-def _may_only_look(caller: Caller) -> ProblemError:
+def may_only_look(caller: Caller) -> ProblemError:
     return ProblemError(Code.FORBIDDEN, f"The token {caller.name!r} has the role look; this needs the role operate.")
 
 
@@ -136,7 +138,7 @@ async def looker(request: Request, _token: Annotated[object, Depends(bearer)]) -
 async def operator(caller: Annotated[Caller, Depends(looker)]) -> Caller:
     """For actions and payloads."""
     if caller.role is not Role.OPERATE:
-        raise _may_only_look(caller)
+        raise may_only_look(caller)
     return caller
 
 

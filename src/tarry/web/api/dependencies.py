@@ -14,7 +14,7 @@ from tarry.operations.local import LocalOperations
 from tarry.operations.protocol import ActingOperations
 from tarry.operations.scoped import ScopedOperations, whole_installation
 from tarry.service.app import Service
-from tarry.web.api.auth import Looker
+from tarry.web.api.auth import Caller, Looker
 
 
 async def get_context(request: Request) -> OperatorContext:
@@ -23,6 +23,11 @@ async def get_context(request: Request) -> OperatorContext:
 
 
 async def get_operations(caller: Looker, context: Annotated[OperatorContext, Depends(get_context)]) -> ActingOperations:
+    return operations_of(caller, context)
+
+
+def operations_of(caller: Caller, context: OperatorContext) -> ActingOperations:
+    """What a caller may do, recorded under its name."""
     local = LocalOperations(context, caller.actor())
     return local if caller.scope is None else ScopedOperations(local, caller.name, caller.scope)
 

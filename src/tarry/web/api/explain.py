@@ -22,24 +22,26 @@ class ExplainRequest(Requested):
         min_length=1, max_length=100, description="As the management API shows them: `properties`, `payload`, …"
     )
     queue: QueueName | None = Field(None, description="Explain a reject in this queue.")
+    ask: bool = Field(False, description="Ask the policy's eligibility endpoint.")
 
 
 class FirstRequest(Requested):
     """Which queue."""
 
     queue: QueueName
+    ask: bool = Field(False, description="Ask the policy's eligibility endpoint.")
 
 
 @router.post("", summary="Explain what would happen to messages")
 async def explain(_caller: Operator, operations: Operations, wanted: ExplainRequest) -> list[Explained]:
     """Policy, delay, tiers and due time, with the reasons. Changes nothing."""
-    return await operations.explain(wanted.messages, queue=wanted.queue)
+    return await operations.explain(wanted.messages, queue=wanted.queue, ask=wanted.ask)
 
 
 @router.post("/first", summary="Explain the first message of a queue")
 async def explain_first(_caller: Operator, operations: Operations, wanted: FirstRequest) -> Explained:
     """The message is requeued, and marked as redelivered. 422 if the queue is empty."""
-    return await operations.explain_first(wanted.queue)
+    return await operations.explain_first(wanted.queue, ask=wanted.ask)
 
 
 @router.get("/schedules", summary="Schedules of policies")

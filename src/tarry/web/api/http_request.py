@@ -87,21 +87,26 @@ class HttpRequest:
         return HttpReply(head["status"], tuple((bytes(name), bytes(value)) for name, value in head["headers"]), body)
 
 
-async def read(scope: Scope, receive: Receive, limit: int) -> HttpRequest:
-    """The complete request. Raises ProblemError if it is too large, too slow or not JSON."""
+async def read(scope: Scope, receive: Receive, limit: int, media_type: str = JSON) -> HttpRequest:
+    """The complete request. Raises ProblemError if it is too large, too slow or of another media type."""
     headers = Headers(scope=scope)
+    body = await read_body(headers, receive, limit)
+    if body and headers.get("content-type", "").partition(";")[0].strip().lower() != media_type:
+        raise ProblemError(Code.UNSUPPORTED_MEDIA_TYPE, f"Send the body as {media_type}, with that Content-Type.")
+    return HttpRequest(scope, headers, body)
+
+
+async def read_body(headers: Mapping[str, str], receive: Receive, limit: int) -> bytes:
+    """The complete body. Raises ProblemError if it is too large or too slow."""
     length = headers.get("content-length", "0")
     if length.isascii() and length.isdigit() and int(length) > limit:
         raise too_large(limit)
     try:
         async with asyncio.timeout(BODY_WITHIN):
-            body = await _body(receive, limit)
+            return await _body(receive, limit)
     except TimeoutError:
         detail = f"The body of the request did not arrive within {BODY_WITHIN:g} seconds."
         raise ProblemError(Code.BODY_TIMEOUT, detail) from None
-    if body and headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
-        raise ProblemError(Code.UNSUPPORTED_MEDIA_TYPE, f"Send the body as {JSON}, with that Content-Type.")
-    return HttpRequest(scope, headers, body)
 
 
 async def _body(receive: Receive, limit: int) -> bytes:
@@ -120,5 +125,5 @@ async def _body(receive: Receive, limit: int) -> bytes:
 
 
 def too_large(limit: int) -> ProblemError:
-    detail = f"The request has more than {limit:,} bytes, the limit set by API_BODY_LIMIT."
+    detail = f"The request has more than {limit:,} bytes, the most that is accepted here (API_BODY_LIMIT in the API)."
     return ProblemError(Code.BODY_TOO_LARGE, detail)

@@ -6,13 +6,14 @@ import asyncio
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from math import ceil
+from typing import Any
 
 import structlog
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tarry.errors import Code, TarryError
 from tarry.operations.idempotency import IdempotencyKeys
@@ -56,6 +57,11 @@ PREFIX = "/api/"
 MOST_AT_ONCE = 64
 """Maximum number of concurrent requests; the router uses the same event loop and has priority."""
 
+STREAMS = frozenset({f"{PREFIX}v1/events"})
+"""Paths whose answers are sent as they come."""
+
+MOST_STREAMS = 32
+
 ACTING = "POST"
 """The method of every action."""
 
@@ -73,6 +79,35 @@ class ApiRules:
     body_limit: int
     timeout: float
     under_way: set[asyncio.Task[HttpReply]] = field(default_factory=set)
+    streams: int = 0
+    """Callers that read events now."""
+
+    def count(self, caller: str) -> None:
+        """Raises ProblemError if the caller has made too many requests, or if too many are in progress."""
+        early = self.rates.take(caller)
+        if early:
+            wait = str(ceil(early))
+            detail = "Too many requests; wait as Retry-After says. API_RATE sets the limit per second."
+            raise ProblemError(Code.RATE_LIMITED, detail, {"Retry-After": wait})
+        if len(self.under_way) >= MOST_AT_ONCE:
+            detail = f"{MOST_AT_ONCE} requests are in progress already; try again in a moment."
+            raise ProblemError(Code.OVERLOADED, detail, {"Retry-After": "1"})
+
+    async def in_time(self, method: str, handling: Coroutine[Any, Any, HttpReply], how_to_follow: str) -> HttpReply:
+        """An action that takes too long continues: it must not be interrupted halfway."""
+        task = asyncio.create_task(handling)
+        self.under_way.add(task)
+        task.add_done_callback(self.under_way.discard)
+        done, _ = await asyncio.wait([task], timeout=self.timeout)
+        if done:
+            return task.result()
+        detail = f"No answer within {self.timeout:g} seconds."
+        if method in READING:
+            task.cancel()
+        else:
+            task.add_done_callback(_ended_late)
+            detail += f" The action continues: {how_to_follow}"
+        raise ProblemError(Code.TIMEOUT, detail)
 
 
 class Middleware:
@@ -86,6 +121,9 @@ class Middleware:
         if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "GET" and scope["path"] in STREAMS:
+            await self._stream(scope, receive, send)
+            return
         reply = await self._reply(scope, receive)
         await reply.with_headers(*ALWAYS).send(send)
 
@@ -95,12 +133,38 @@ class Middleware:
             caller = self._admit(scope)
             scope.setdefault("state", {})["caller"] = caller
             request = await read(scope, receive, self._rules.body_limit)
-            reply = await self._in_time(caller, request)
+            repeat = "repeat the request with the same Idempotency-Key for its answer."
+            reply = await self._rules.in_time(request.method, self._handle(caller, request), repeat)
         except Exception as error:  # noqa: BLE001 - the last resort: the caller gets a problem, the log the details
             return _refused(call, error)
         if request.method not in READING:
             log.info("api", caller=caller.actor(), call=call, status=reply.status)
         return reply
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An answer that is sent as it comes, for as long as the caller stays."""
+
+        async def pass_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *ALWAYS]}
+            await send(message)
+
+        try:
+            scope.setdefault("state", {})["caller"] = self._admit(scope)
+            self._limit_streams()
+        except ProblemError as refused:
+            await _refused(scope["path"], refused).with_headers(*ALWAYS).send(send)
+            return
+        self._rules.streams += 1
+        try:
+            await self._app(scope, receive, pass_on)
+        finally:
+            self._rules.streams -= 1
+
+    def _limit_streams(self) -> None:
+        if self._rules.streams >= MOST_STREAMS:
+            detail = f"{MOST_STREAMS} readers of events are connected already; try again later."
+            raise ProblemError(Code.OVERLOADED, detail, {"Retry-After": "5"})
 
     def _admit(self, scope: Scope) -> Caller:
         """Refused callers are limited by address, so that guessing tokens is slow."""
@@ -109,37 +173,11 @@ class Middleware:
             caller = self._rules.access.admit(headers, scope["method"])
         except ProblemError as refused:
             address = (scope.get("client") or ("?",))[0]
-            self._count(f"@{address}")
+            self._rules.count(f"@{address}")
             log.warning("api caller refused", address=address, status=refused.problem.status, reason=str(refused))
             raise
-        self._count(caller.name)
+        self._rules.count(caller.name)
         return replace(caller, requested_by=_requested_by(headers))
-
-    def _count(self, caller: str) -> None:
-        early = self._rules.rates.take(caller)
-        if early:
-            wait = str(ceil(early))
-            detail = "Too many requests; wait as Retry-After says. API_RATE sets the limit per second."
-            raise ProblemError(Code.RATE_LIMITED, detail, {"Retry-After": wait})
-        if len(self._rules.under_way) >= MOST_AT_ONCE:
-            detail = f"{MOST_AT_ONCE} requests are in progress already; try again in a moment."
-            raise ProblemError(Code.OVERLOADED, detail, {"Retry-After": "1"})
-
-    async def _in_time(self, caller: Caller, request: HttpRequest) -> HttpReply:
-        """An action that takes too long continues: it must not be interrupted halfway."""
-        task = asyncio.create_task(self._handle(caller, request))
-        self._rules.under_way.add(task)
-        task.add_done_callback(self._rules.under_way.discard)
-        done, _ = await asyncio.wait([task], timeout=self._rules.timeout)
-        if done:
-            return task.result()
-        detail = f"No answer within {self._rules.timeout:g} seconds."
-        if request.method in READING:
-            task.cancel()
-        else:
-            task.add_done_callback(_ended_late)
-            detail += " The action continues: repeat the request with the same Idempotency-Key for its answer."
-        raise ProblemError(Code.TIMEOUT, detail)
 
     async def _handle(self, caller: Caller, request: HttpRequest) -> HttpReply:
         async def pass_on() -> HttpReply:

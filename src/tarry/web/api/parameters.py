@@ -23,6 +23,9 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NO
 
 QueueName = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=NO_CONTROL)]
 
+Owner = QueueName
+"""Whom messages belong to."""
+
 Glob = Annotated[str, StringConstraints(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")]
 """May be empty."""
 

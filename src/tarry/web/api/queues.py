@@ -7,8 +7,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from tarry.operations.breaker import BreakerView
 from tarry.operations.intake import Intake
+from tarry.operations.overview import DestinationNumbers
 from tarry.operations.pause import RATE, DestinationPause, Paused, Pauses, ReleaseOptions, Resumed
+from tarry.operations.throttle import Throttled, Unthrottled
 from tarry.web.api.auth import Looker, Operator, Requested
 from tarry.web.api.dependencies import Operations
 from tarry.web.api.parameters import Lasting, QueueName, Text, length_of
@@ -62,6 +65,39 @@ class Resuming(Releasing, Requested):
     """Rate and canary of the release."""
 
 
+class Throttling(Requested):
+    """The rate, how long, and why."""
+
+    rate: int = Field(ge=1, le=100_000, description="The most returns a second, for each destination.")
+    reason: Text | None = Field(None, description="Shown with the throttle.")
+    lasts: Lasting | None = Field(None, description="End automatically after this long, as in 2h; null: never.")
+
+
+class Unthrottling(Requested):
+    """The reason."""
+
+    reason: Text | None = Field(None, description="Stored in the action log.")
+
+
+class OpeningBreaker(Requested):
+    """How long to keep it open, and why."""
+
+    reason: Text | None = Field(None, description="Shown with the breaker.")
+    lasts: Lasting | None = Field(None, description="Automatic again after this long, as in 30m; null: never.")
+
+
+class ClosingBreaker(Requested):
+    """Why."""
+
+    reason: Text = Field(description="Shown with the breaker.")
+
+
+class FreeingBreaker(Requested):
+    """The reason."""
+
+    reason: Text | None = Field(None, description="Stored in the action log.")
+
+
 class Scoped(BaseModel):
     """What is paused."""
 
@@ -99,6 +135,14 @@ async def list_queues(
     return Queues(
         items=[QueueItem(name=name, paused=paused.get(name)) for name in await operations.destinations(match)]
     )
+
+
+@router.get("/destinations", summary="Destinations with their numbers")
+async def list_destinations(
+    _caller: Looker, operations: Operations, match: Annotated[QueueName, Query(description="A glob.")] = "*"
+) -> list[DestinationNumbers]:
+    """What each destination has now: its depth, and its retries that wait, are held, in review or unroutable."""
+    return await operations.destination_numbers(match)
 
 
 @router.get("/pauses", summary="What is paused")
@@ -143,6 +187,62 @@ async def resume(
     wanted = body or Resuming()
     acting = operations.acting_as(caller.actor(wanted.requested_by))
     return await acting.resume(name, rate=wanted.rate, canary=wanted.canary, observe=length_of(wanted.observe))
+
+
+@router.post("/queues/{name:path}/throttle", summary="Limit the returns to a destination")
+async def throttle(caller: Operator, operations: Operations, name: Name, body: Throttling) -> Throttled:
+    """At most `rate` returns a second; the rest is held, in order. Replaces an earlier throttle of the same name or
+    glob, and also applies to destinations that match a glob and appear later. 404 if no destination has that name.
+    """
+    acting, lasts = operations.acting_as(caller.actor(body.requested_by)), length_of(body.lasts) if body.lasts else None
+    return await acting.throttle(name, rate=body.rate, reason=body.reason, lasts=lasts)
+
+
+@router.post("/queues/{name:path}/unthrottle", summary="End the throttles of a destination")
+async def unthrottle(
+    caller: Operator, operations: Operations, name: Name, body: Annotated[Unthrottling | None, Body()] = None
+) -> Unthrottled:
+    """The service releases what waits, at 500 a second. The limit of a policy (`max_rate`) stays. 404 if no operator
+    has throttled it.
+    """
+    wanted = body or Unthrottling()
+    return await operations.acting_as(caller.actor(wanted.requested_by)).unthrottle(name, reason=wanted.reason)
+
+
+@router.get("/breakers", summary="Circuit breakers")
+async def list_breakers(_caller: Looker, operations: Operations) -> list[BreakerView]:
+    """The breakers of all known queues: their state, the share of returns that fail again, the next probe, and why."""
+    return await operations.list_breakers()
+
+
+@router.post("/queues/{name:path}/breaker/open", summary="Keep a breaker open")
+async def open_breaker(
+    caller: Operator, operations: Operations, name: Name, body: Annotated[OpeningBreaker | None, Body()] = None
+) -> BreakerView:
+    """Nothing returns to the queue until it is closed or automatic again, or for `lasts`. 404 if no policy of the queue
+    has a breaker.
+    """
+    wanted = body or OpeningBreaker()
+    lasts = length_of(wanted.lasts) if wanted.lasts else None
+    acting = operations.acting_as(caller.actor(wanted.requested_by))
+    return await acting.open_breaker(name, reason=wanted.reason, lasts=lasts)
+
+
+@router.post("/queues/{name:path}/breaker/close", summary="Keep a breaker closed")
+async def close_breaker(caller: Operator, operations: Operations, name: Name, body: ClosingBreaker) -> BreakerView:
+    """Whatever fails, it does not open until it is automatic again. What waits is released at 500 a second, unless an
+    operator has paused the queue. 404 if no policy of the queue has a breaker.
+    """
+    return await operations.acting_as(caller.actor(body.requested_by)).close_breaker(name, reason=body.reason)
+
+
+@router.post("/queues/{name:path}/breaker/auto", summary="Let a breaker open and close by itself again")
+async def free_breaker(
+    caller: Operator, operations: Operations, name: Name, body: Annotated[FreeingBreaker | None, Body()] = None
+) -> BreakerView:
+    """One that is open becomes half-open at once. 404 if no policy of the queue has a breaker."""
+    wanted = body or FreeingBreaker()
+    return await operations.acting_as(caller.actor(wanted.requested_by)).free_breaker(name, reason=wanted.reason)
 
 
 @router.get("/intake", summary="State of the intake")

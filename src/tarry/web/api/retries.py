@@ -15,7 +15,7 @@ from tarry.operations.retry_now import Retried
 from tarry.store.history import Timeline
 from tarry.web.api.auth import Looker, Operator, Requested
 from tarry.web.api.dependencies import Operations
-from tarry.web.api.parameters import Cursor, Limit, Moment, QueueName, Text
+from tarry.web.api.parameters import Cursor, Limit, Moment, Owner, QueueName, Text
 
 router = APIRouter(prefix="/retries", tags=["retries"])
 
@@ -33,6 +33,11 @@ async def list_them(
     message_id: Annotated[QueueName | None, Query(description="The message id.")] = None,
     due_after: Annotated[Moment | None, Query(description="Due at this time or later; ISO 8601, UTC.")] = None,
     due_before: Annotated[Moment | None, Query(description="Due before this time.")] = None,
+    owner: Annotated[Owner | None, Query(description="Whom the messages belong to.")] = None,
+    policy: Annotated[Text | None, Query(description="The policy that they follow.")] = None,
+    error: Annotated[
+        Text | None, Query(description="The type of the error, or a part of its reason, in any case of letters.")
+    ] = None,
     order: Annotated[
         Order | None,
         Query(description="`due`: only retries that wait, the next due first; the default with due_after, due_before."),
@@ -41,7 +46,7 @@ async def list_them(
     cursor: Cursor = None,
 ) -> Page[RetryRow]:
     """Without payloads. In order of id, a retry that exists while all pages are read is listed exactly once."""
-    wanted = RetryFilter(state or None, queue, fingerprint, message_id, due_after, due_before)
+    wanted = RetryFilter(state or None, queue, fingerprint, message_id, due_after, due_before, owner, policy, error)
     return await operations.list_retries(wanted, order=order, limit=limit, cursor=cursor)
 
 

@@ -20,7 +20,7 @@ from tarry.operations.review.reconcile import Checked
 from tarry.operations.review.redrive import Edits, RedriveOptions
 from tarry.web.api.auth import Looker, Operator, Requested
 from tarry.web.api.dependencies import Operations
-from tarry.web.api.parameters import Cursor, Glob, Limit, Moment, QueueName, Text
+from tarry.web.api.parameters import Cursor, Glob, Limit, Moment, Owner, QueueName, Text
 
 router = APIRouter(prefix="/review", tags=["review"])
 
@@ -32,6 +32,7 @@ Print = Annotated[Text | None, Query(description="The fingerprint of the error, 
 ErrorType = Annotated[Text | None, Query(description="A name or a glob.")]
 Before = Annotated[Moment | None, Query(description="In review since before this time; ISO 8601, UTC.")]
 After = Annotated[Moment | None, Query(description="In review since this time or later.")]
+OwnerQuery = Annotated[Owner | None, Query(description="Whom the messages belong to.")]
 
 
 def _chosen(
@@ -42,8 +43,9 @@ def _chosen(
     error_type: ErrorType = None,
     before: Before = None,
     after: After = None,
+    owner: OwnerQuery = None,
 ) -> Filter:
-    return Filter(queue, reason, fingerprint, error_type, before, after)
+    return Filter(queue, reason, fingerprint, error_type, before, after, owner=owner)
 
 
 Chosen = Annotated[Filter, Depends(_chosen)]
@@ -121,6 +123,7 @@ class Which(BaseModel):
     error_type: Text | None = Field(None, description="A name or a glob.")
     before: Moment | None = Field(None, description="In review since before this time.")
     after: Moment | None = None
+    owner: Owner | None = Field(None, description="Whom the messages belong to.")
     ids: list[QueueName] | None = Field(
         None,
         max_length=10_000,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from tarry.core.json_types import DOCUMENTED
+from tarry.operations.overview import Activity
 from tarry.operations.status import ServiceStatus
 from tarry.web.api.auth import Looker
 from tarry.web.api.dependencies import Operations, Shared, TheService
@@ -29,7 +30,7 @@ class WholeStatus(ServiceStatus):
 
     __pydantic_config__ = DOCUMENTED
 
-    router: Router
+    router: Router = field(kw_only=True)
 
 
 @router.get("/status", summary="The status of the installation")
@@ -43,3 +44,9 @@ async def show_status(caller: Looker, operations: Operations, service: TheServic
     found = await shared.get() if caller.scope is None else await operations.status()
     same = {one.name: getattr(found, one.name) for one in fields(found)}
     return WholeStatus(**same, router=Router(status=ready, reasons=reasons if caller.scope is None else []))
+
+
+@router.get("/activity", summary="What is due next, and what happened last")
+async def show_activity(_caller: Looker, operations: Operations) -> Activity:
+    """Returns by the minute of the next hour, arrivals in review of the last hour, and the drift of recent returns."""
+    return await operations.activity()

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tarry.amqp.field_tables import table
 from tarry.amqp.properties import Properties
-from tarry.cli.output import payload_text, printable, shortened
+from tarry.cli.output import payload_text, shortened
+from tarry.core.printable import printable
 from tarry.errors import SettingsError
 from tarry.operations.paging import read_cursor, write_cursor
 from tarry.operations.review.browse import Filter

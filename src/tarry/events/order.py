@@ -1,0 +1,119 @@
+"""Puts the steps of each retry in the order in which they happened, across batches. Pure.
+
+Steps are recorded by several processes: a router records that it has scheduled a message after the broker has
+confirmed it, and by then the tap of another router may have recorded its return. So a step waits here until the one
+that must come before it has been read, or for some time: that step may never come, if its record was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from tarry.core.states import Note, State
+from tarry.events.rows import StepRow
+
+Round = tuple[str, int]
+"""A retry id and a round."""
+
+LONGEST_HOLD = 30.0
+"""Seconds that a step waits for an earlier one, by the time at which the steps were recorded that have been read."""
+
+REMEMBERED = 20_000
+"""Released steps that are remembered, at least: their rounds need not be looked up."""
+
+_BEGINNINGS = frozenset({State.SCHEDULED, State.IN_REVIEW, State.SKIPPED})
+_ENDS = frozenset(
+    {
+        State.RETURNED,
+        State.SUCCEEDED,
+        State.CANCELLED,
+        State.DISCARDED,
+        State.UNROUTABLE,
+        State.IN_REVIEW,
+        State.SKIPPED,
+    }
+)
+
+
+def needed(step: StepRow) -> tuple[Round, frozenset[State]] | None:
+    """The round and the states of which one must come before this step; None if it can be the first."""
+    if step.state == Note.DUPLICATE:
+        return None
+    if step.state in _BEGINNINGS:
+        return ((step.retry_id, step.round - 1), _ENDS) if step.round > 1 else None
+    if step.state in (State.SUCCEEDED, Note.STUCK):
+        return (step.retry_id, step.round), frozenset({State.RETURNED})
+    return (step.retry_id, step.round), _BEGINNINGS
+
+
+@dataclass(slots=True)
+class StepOrder:
+    """Holds steps back whose turn has not come."""
+
+    held: dict[str, list[StepRow]] = field(default_factory=dict)
+    """By retry."""
+    _since: dict[str, float] = field(default_factory=dict)
+    """When the first step of each of these retries was held back."""
+    _recent: set[tuple[str, int, str]] = field(default_factory=set)
+    _older: set[tuple[str, int, str]] = field(default_factory=set)
+
+    @property
+    def first_xid(self) -> int | None:
+        """The oldest transaction of which a step is held back."""
+        return min((step.xid for steps in self.held.values() for step in steps), default=None)
+
+    def rounds_to_look_up(self, steps: Iterable[StepRow]) -> set[Round]:
+        """The rounds whose earlier steps decide whether these, and those held back, can be published."""
+        some = [*steps, *(step for held in self.held.values() for step in held)]
+        there = {(step.retry_id, step.round, step.state) for step in some}
+        found = set()
+        for step in some:
+            needs = needed(step)
+            if needs is not None and not self._is_among(needs, there):
+                found.add(needs[0])
+        return found
+
+    def _is_among(self, needs: tuple[Round, frozenset[State]], steps: AbstractSet[tuple[str, int, str]]) -> bool:
+        """Or among those that were released lately."""
+        keys = {(*needs[0], state) for state in needs[1]}
+        return not (keys.isdisjoint(steps) and keys.isdisjoint(self._recent) and keys.isdisjoint(self._older))
+
+    def _remember(self, steps: Iterable[StepRow]) -> None:
+        self._recent.update((step.retry_id, step.round, step.state) for step in steps)
+        if len(self._recent) > REMEMBERED:
+            self._older, self._recent = self._recent, set()
+
+    def release(self, steps: Sequence[StepRow], known: Mapping[Round, AbstractSet[str]], now: float) -> list[StepRow]:
+        """Those of the steps, and of those held back, whose turn has come; `known` are the states that were read
+        before, of the rounds that were to be looked up, and `now` is the time until which steps have been read.
+        """
+        waiting = [*(step for held in self.held.values() for step in held), *steps]
+        by_retry = groupby(sorted(waiting, key=lambda one: (one.retry_id, one.order)), lambda one: one.retry_id)
+        ready: dict[str, list[StepRow]] = {}
+        self.held = {}
+        for retry, group in by_retry:
+            ready[retry] = self._ready(retry, list(group), known, now)
+        self._since = {retry: since for retry, since in self._since.items() if retry in self.held}
+        places = sorted((step for some in ready.values() for step in some), key=lambda one: (one.xid, one.id))
+        self._remember(places)
+        turns = {retry: iter(some) for retry, some in ready.items()}
+        return [next(turns[one.retry_id]) for one in places]
+
+    def _ready(
+        self, retry: str, steps: list[StepRow], known: Mapping[Round, AbstractSet[str]], now: float
+    ) -> list[StepRow]:
+        """The first steps of a retry, up to one that has to wait."""
+        if now - self._since.get(retry, now) >= LONGEST_HOLD:
+            return steps
+        before: set[tuple[str, int, str]] = set()
+        for place, step in enumerate(steps):
+            needs = needed(step)
+            if needs is not None and not self._is_among(needs, before) and needs[1].isdisjoint(known.get(needs[0], ())):
+                self.held[retry] = steps[place:]
+                self._since.setdefault(retry, now)
+                return steps[:place]
+            before.add((step.retry_id, step.round, step.state))
+        return steps

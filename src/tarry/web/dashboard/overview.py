@@ -1,0 +1,76 @@
+"""The overview: the verdict, what is wrong, and the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from starlette.responses import Response
+
+from tarry.errors import TarryError
+from tarry.operations.overview import Activity
+from tarry.operations.status import ServiceStatus
+from tarry.web.dashboard import charts
+from tarry.web.dashboard.verdict import Seen, judge
+from tarry.web.dashboard.visit import Visit
+from tarry.web.health import readiness
+
+MOST_STUCK = 200
+
+T = TypeVar("T")
+
+
+async def show(visit: Visit) -> Response:
+    """What cannot be read is a finding; the rest of the page is shown."""
+    troubles: list[str] = []
+    status = await _status(visit)
+    operations = visit.operations
+    activity = await _read(_activity(visit), troubles)
+    pauses = await _read(operations.show_pauses(), troubles)
+    stuck = await _read(operations.list_stuck(limit=MOST_STUCK), troubles)
+    breakers = await _read(operations.list_breakers(), troubles)
+    number = None if stuck is None else len(stuck)
+    reasons = [*troubles, *_reasons(visit)]
+    seen = Seen(status, activity, pauses, number, _missing(visit), breakers or [], reasons)
+    return visit.render(
+        "overview.html",
+        verdict=judge(seen),
+        seen=seen,
+        counts=status.audit,
+        due=charts.bars(activity.due, "Returns due in the next hour", "now", "in 60 minutes") if activity else None,
+        reviewed=charts.bars(activity.reviewed, "Came to review in the last hour", "60 minutes ago", "now")
+        if activity
+        else None,
+    )
+
+
+async def _status(visit: Visit) -> ServiceStatus:
+    if visit.is_limited:
+        return await visit.operations.status()
+    return await visit.shared.status.get()
+
+
+async def _activity(visit: Visit) -> Activity:
+    if visit.is_limited:
+        return await visit.operations.activity()
+    return await visit.shared.activity.get()
+
+
+def _missing(visit: Visit) -> int | None:
+    """From the latest audit pass of this process. It concerns all queues."""
+    findings = visit.shared.service.metrics.audit.findings
+    return findings.missing if findings is not None and not visit.is_limited else None
+
+
+def _reasons(visit: Visit) -> list[str]:
+    """Why this process is not ready. Notes, such as a paused intake, are findings of their own."""
+    service = visit.shared.service
+    return [] if visit.is_limited or readiness(service)[0] != "not ready" else list(service.troubles)
+
+
+async def _read(reading: Awaitable[T], troubles: list[str]) -> T | None:
+    try:
+        return await reading
+    except TarryError as error:
+        troubles.append(str(error))
+        return None

@@ -1,0 +1,117 @@
+"""Review: groups, the messages of a selection, and the jobs that redrive or discard them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from starlette.responses import RedirectResponse, Response
+
+from tarry.operations.review.browse import BYS, By, Filter, Group
+from tarry.web.api.review import NewJob, Which
+from tarry.web.dashboard.visit import Visit, validated
+
+SAMPLES = 20
+GROUPS = 50
+JOBS = 50
+PROBLEMS = 100
+FIELDS = ("queue", "reason", "fingerprint", "error_type", "owner", "before", "after")
+AGES = {
+    "less than an hour": (None, 1),
+    "an hour to a day": (1, 24),
+    "a day to a week": (24, 168),
+    "more than a week": (168, None),
+}
+"""Hours in review: at least, and less than."""
+
+
+async def show_groups(visit: Visit) -> Response:
+    by: By = next((one for one in BYS if one == visit.asked("by")), "fingerprint")
+    summary = await visit.operations.review_summary(Filter())
+    groups = await visit.operations.review_groups(by, Filter(), limit=GROUPS)
+    jobs = await visit.operations.list_jobs(only_open=True, limit=JOBS)
+    rows = [(one, selection_of(by, one, visit.now)) for one in groups]
+    return visit.render("review.html", by=by, bys=BYS, summary=summary, groups=rows, jobs=jobs)
+
+
+def selection_of(by: By, group: Group, now: datetime) -> dict[str, Any] | None:
+    """The filter that has the messages of this group; None if no filter can name them."""
+    if by == "age":
+        least, most = AGES[group.key]
+        return {
+            "before": (now - timedelta(hours=least)).isoformat() if least else None,
+            "after": (now - timedelta(hours=most)).isoformat() if most else None,
+        }
+    if by == "reason":
+        longest = max(group.key.split("#"), key=len).strip()
+        return {"reason": longest[:200]} if longest else None
+    return {by: group.key} if group.key or by == "queue" else None
+
+
+async def show_selection(visit: Visit) -> Response:
+    """The number is that of the messages in review at this moment, and the forms act on these and no later ones."""
+    asked = _asked(visit.request.query_params)
+    asked.setdefault("before", visit.now.isoformat())
+    which = validated(Which, asked)
+    chosen = Filter(**which.model_dump(exclude={"ids"}))
+    summary = await visit.operations.review_summary(chosen)
+    page = await visit.operations.list_review(chosen, limit=SAMPLES, cursor=visit.asked("cursor"))
+    return visit.render("selection.html", asked=asked, number=summary.fits, page=page)
+
+
+def _asked(values: Any) -> dict[str, str]:
+    """The conditions that were given. The queue may be empty: messages that name none."""
+    found = {name: values[name] for name in FIELDS if name in values}
+    return {name: value for name, value in found.items() if value or name == "queue"}
+
+
+async def redrive(visit: Visit) -> Response:
+    return await _create(
+        visit,
+        {
+            "kind": "redrive",
+            "reset_attempts": visit.given("attempts") != "keep",
+            "to": visit.given("to"),
+            "rate": visit.given("rate"),
+            "reason": visit.given("reason"),
+        },
+    )
+
+
+async def discard(visit: Visit) -> Response:
+    return await _create(visit, {"kind": "discard", "rate": visit.given("rate"), "reason": visit.given("reason")})
+
+
+async def _create(visit: Visit, about: dict[str, Any]) -> Response:
+    wanted = validated(NewJob, {**about, "which": _asked(visit.form)})
+    job = await visit.operations.create_job(wanted.spec(None))
+    return RedirectResponse(f"/review/jobs/{job.id}", 303)
+
+
+async def show_jobs(visit: Visit) -> Response:
+    return visit.render("jobs.html", jobs=await visit.operations.list_jobs(limit=JOBS))
+
+
+async def show_job(visit: Visit) -> Response:
+    job = await visit.operations.show_job(_id(visit))
+    problems = await visit.operations.job_problems(job.id, limit=PROBLEMS)
+    return visit.render("job.html", job=job, problems=problems)
+
+
+async def stop_job(visit: Visit) -> Response:
+    await visit.operations.stop_job(_id(visit))
+    return visit.done("The job stops before its next message.", f"/review/jobs/{_id(visit)}")
+
+
+async def resume_job(visit: Visit) -> Response:
+    await visit.operations.resume_job(_id(visit))
+    return visit.done("The job continues.", f"/review/jobs/{_id(visit)}")
+
+
+async def abandon_job(visit: Visit) -> Response:
+    await visit.operations.abandon_job(_id(visit))
+    return visit.done("The job is abandoned: what it has not sent stays in review.", f"/review/jobs/{_id(visit)}")
+
+
+def _id(visit: Visit) -> str:
+    return str(visit.request.path_params["job_id"])

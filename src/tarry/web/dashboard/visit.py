@@ -1,0 +1,161 @@
+"""One request of a browser: who asks, what they may do, and how the answer is made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from jinja2 import Environment
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from tarry import __version__
+from tarry.errors import Code
+from tarry.operations.overview import Activity
+from tarry.operations.protocol import ActingOperations
+from tarry.operations.status import ServiceStatus
+from tarry.service.app import Service
+from tarry.settings.tokens import Role
+from tarry.web.api.auth import Caller
+from tarry.web.api.dependencies import Shared
+from tarry.web.api.problems import ProblemError
+from tarry.web.dashboard.sessions import Session, Sessions
+
+SESSION, NOTICE = "tarry_session", "tarry_notice"
+NOTICE_LASTS = 60
+LONGEST_NOTICE = 1_000
+
+T = TypeVar("T", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What several requests read at once, and this process."""
+
+    status: Shared[ServiceStatus]
+    activity: Shared[Activity]
+    service: Service
+
+
+@dataclass(frozen=True, slots=True)
+class Renderer:
+    """What all visits share."""
+
+    readings: Readings
+    environment: Environment
+    sessions: Sessions
+    service: str
+    with_login: bool
+    """False for a service without tokens."""
+
+
+@dataclass(slots=True)
+class Visit:
+    """One request."""
+
+    request: Request
+    renderer: Renderer
+    session: Session
+    caller: Caller | None
+    """None before the login."""
+    ops: ActingOperations | None
+    form: Mapping[str, str] = field(default_factory=dict)
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def operations(self) -> ActingOperations:
+        if self.ops is None:
+            raise ProblemError(Code.UNAUTHORIZED, "Log in first.")
+        return self.ops
+
+    @property
+    def shared(self) -> Readings:
+        return self.renderer.readings
+
+    @property
+    def may_act(self) -> bool:
+        return self.caller is not None and self.caller.role is Role.OPERATE
+
+    @property
+    def is_limited(self) -> bool:
+        """To some queues."""
+        return self.caller is not None and self.caller.scope is not None
+
+    def asked(self, name: str) -> str | None:
+        """A parameter of the query; None if it is absent or empty."""
+        return (self.request.query_params.get(name) or "").strip() or None
+
+    def given(self, name: str) -> str | None:
+        """A field of the form; None if it is absent or empty."""
+        return self.form.get(name, "").strip() or None
+
+    def named(self, name: str) -> str:
+        """A hidden field that names something, exactly as it was."""
+        if not self.form.get(name):
+            raise ProblemError(Code.INVALID_REQUEST, f"The form has no field {name!r}.")
+        return self.form[name]
+
+    def render(self, template: str, status: int = HTTPStatus.OK, /, **values: Any) -> Response:
+        shared = {
+            "visit": self,
+            "caller": self.caller,
+            "may_act": self.may_act,
+            "form_key": self.renderer.sessions.form_key(self.session),
+            "notice": self._notice(),
+            "now": self.now,
+            "path": self.request.url.path,
+            "service": self.renderer.service,
+            "version": __version__,
+            "with_login": self.renderer.with_login,
+        }
+        made = HTMLResponse(self.renderer.environment.get_template(template).render(shared | values), status)
+        if NOTICE in self.request.cookies:
+            made.delete_cookie(NOTICE, **self._cookie())
+        return made
+
+    def done(self, notice: str, to: str) -> Response:
+        """After an action: a redirect, so that reloading the page does not repeat it."""
+        answer = RedirectResponse(to, HTTPStatus.SEE_OTHER)
+        text = json.dumps([self.session.id, notice[:LONGEST_NOTICE]])
+        signed = self.renderer.sessions.sign("notice", text)
+        answer.set_cookie(NOTICE, signed, max_age=NOTICE_LASTS, **self._cookie())
+        return answer
+
+    def log_in(self, session: Session, to: str) -> Response:
+        answer = RedirectResponse(to, HTTPStatus.SEE_OTHER)
+        self.keep(answer, session)
+        return answer
+
+    def log_out(self, to: str) -> Response:
+        self.renderer.sessions.end(self.session)
+        answer = RedirectResponse(to, HTTPStatus.SEE_OTHER)
+        answer.delete_cookie(SESSION, **self._cookie())
+        return answer
+
+    def keep(self, answer: Response, session: Session) -> None:
+        """Sends the cookie of a session. It ends with the browser, or when the session expires."""
+        answer.set_cookie(SESSION, self.renderer.sessions.cookie_of(session), **self._cookie())
+
+    def _cookie(self) -> dict[str, Any]:
+        return {"httponly": True, "samesite": "strict", "path": "/", "secure": self.request.url.scheme == "https"}
+
+    def _notice(self) -> str | None:
+        text = self.renderer.sessions.verified("notice", self.request.cookies.get(NOTICE, ""))
+        if text is None:
+            return None
+        session, notice = json.loads(text)
+        return str(notice) if session == self.session.id else None
+
+
+def validated(model: type[T], values: Mapping[str, Any]) -> T:
+    """The same checks as in the HTTP API. What is None counts as not given."""
+    try:
+        return model.model_validate({name: value for name, value in values.items() if value is not None})
+    except ValidationError as error:
+        mistakes = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise ProblemError(Code.INVALID_REQUEST, "; ".join(mistakes)) from None

@@ -1,0 +1,129 @@
+"""Writes the pictures of the dashboard that the docs show: `make screenshots`.
+
+They are of a real service on a private broker.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from playwright.sync_api import Browser
+
+from tests.integration.operations.review.reviewing import send_to_review
+from tests.support import memory_disk
+from tests.support.api import OPERATE, TOKENS, ApiInstallation, api_installation
+from tests.support.browser import PHONE, Visitor, browser, visitor
+from tests.support.services import RunServices
+from tests.support.spaces import SharedBroker
+from tests.support.wanted import wanted_series
+
+INTO = Path("docs/img")
+LARGEST = 150_000
+"""Bytes of one picture."""
+
+POLICIES = """
+[[policy]]
+name = "payments"
+match = { queue = "payments" }
+schedule = ["500ms", "2s", "8s", "32s", "2m"]
+max_retries = 5
+
+[[policy]]
+name = "mails"
+match = { queue = "mails.*" }
+schedule = ["15m", "30m", "1h", "3h", "6h", "12h", "24h"]
+max_retries = 7
+
+[[policy]]
+name = "default"
+backoff = { base = "5m", factor = 2, cap = "1h" }
+jitter = "5m"
+max_retries = 4
+"""
+
+
+def main() -> None:
+    services = RunServices()
+    try:
+        series = wanted_series()[-1]
+        facts = services.broker(series)
+        shared = SharedBroker(facts.version, facts.source, facts.amqp_url, facts.management_url, series, services)
+        with tempfile.TemporaryDirectory() as name:
+            (Path(name) / "topology").mkdir()
+            (Path(name) / "topology" / "tarry.toml").write_text(POLICIES, encoding="utf-8")
+            with api_installation(shared, services, Path(name), **TOKENS) as api:
+                _fill(api)
+                with browser() as opened:
+                    _take_all(opened, api)
+    finally:
+        services.close()
+
+
+def _fill(api: ApiInstallation) -> None:
+    """Some hours of somebody's work, in a few seconds."""
+    for number in range(40):
+        queue = ("orders", "mails.welcome", "invoices")[number % 3]
+        about = {"error_type": "TimeoutError", "error_reason": f"no answer from payments-{number % 4} within 30 s"}
+        body = b'{"order": %d, "customer": "acme", "lines": [{"sku": "A-17", "count": 2}]}' % (4700 + number)
+        api.schedule(queue, f"ORDER-{4700 + number}", body, owner="acme" if number % 2 else "globex", **about)
+    for number in range(25):
+        api.installation.request(api.installation.declare("payments"), f"PAY-{number}", b"{}", error_type="Busy")
+    groups = {
+        "CardDeclined": ("orders", 34, "the card of customer 4711 was declined"),
+        "Bounced": ("mails.welcome", 9, "550 no such user"),
+        "SchemaError": ("invoices", 3, "field `total` is missing"),
+    }
+    for error, (queue, count, reason) in groups.items():
+        ids = [f"{error.upper()}-{number}" for number in range(count)]
+        send_to_review(api.installation, queue, ids, error_type=error, error_reason=reason, body=b'{"total": null}')
+    for number in range(25):
+        api.wait_state(api.installation.retry_of(f"PAY-{number}"), "returned")
+    answer = api.call("POST", "/queues/payments/pause", json={"reason": "INC-42: the card terminal is down"})
+    assert answer.status_code == 200, answer.text
+    for number in range(6):
+        api.installation.request("payments", f"HELD-{number}", b"{}", error_type="Busy")
+    for number in range(6):
+        api.wait_state(api.installation.retry_of(f"HELD-{number}"), "held")
+    time.sleep(10)  # the broker's statistics are that old
+
+
+def _take_all(opened: Browser, api: ApiInstallation) -> None:
+    retry = api.installation.retry_of("HELD-1")
+    pages = {
+        "overview": "/",
+        "destinations": "/destinations",
+        "destination": "/destinations/one?name=payments",
+        "retries": "/retries?state=scheduled&queue=orders",
+        "retry": f"/retries/{retry}",
+        "review": "/review",
+        "selection": "/review/selection?queue=orders",
+        "policies": "/policies",
+        "actions": "/actions",
+    }
+    with visitor(opened, api.url) as desk:
+        desk.page.set_viewport_size({"width": 1200, "height": 800})
+        desk.log_in(OPERATE, "alice")
+        for name, path in pages.items():
+            desk.open(path)
+            _take(desk, f"dashboard-{name}")
+    with visitor(opened, api.url, width=PHONE, scheme="dark") as phone:
+        phone.log_in(OPERATE, "alice")
+        phone.open("/")
+        _take(phone, "dashboard-phone")
+
+
+def _take(person: Visitor, name: str) -> None:
+    path = INTO / f"{name}.png"
+    person.page.screenshot(path=path, scale="css")
+    size = path.stat().st_size
+    assert size < LARGEST, f"{path} has {size:,} bytes; show less"
+    print(f"{path}: {size:,} bytes")  # noqa: T201 - a program
+
+
+if __name__ == "__main__":
+    if folder := memory_disk.folder():
+        os.environ |= memory_disk.settings(folder)
+    main()

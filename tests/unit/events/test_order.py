@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from tarry.events.order import LONGEST_HOLD, StepOrder
+from tests.unit.events.test_rows import SCHEDULED, step
+
+
+def taken(order: StepOrder, *steps: object, known: object = None, now: float = 0.0) -> list[tuple[str, int, str]]:
+    found = order.release(steps, known or {}, now)  # type: ignore[arg-type]
+    return [(one.retry_id, one.round, one.state) for one in found]
+
+
+def test_steps_of_a_retry_are_put_in_order_and_others_stay_where_they_are() -> None:
+    found = taken(
+        StepOrder(),
+        step("returned", 1, retry="a"),
+        step("scheduled", 2, retry="b"),
+        step("scheduled", 3, 2, retry="a", detail=SCHEDULED),
+        step("scheduled", 4, retry="a", detail=SCHEDULED),
+    )
+    assert found == [("a", 1, "scheduled"), ("b", 1, "scheduled"), ("a", 1, "returned"), ("a", 2, "scheduled")]
+
+
+def test_a_step_waits_for_the_one_before_it_and_so_do_those_that_follow() -> None:
+    order = StepOrder()
+    early = [step("returned", 1), step("scheduled", 2, 2, detail=SCHEDULED)]
+
+    assert order.rounds_to_look_up(early) == {("r1", 1)}
+    assert taken(order, *early) == []
+    assert order.first_xid == 1
+    assert taken(order, step("scheduled", 3, detail=SCHEDULED), now=5.0) == [
+        ("r1", 1, "scheduled"),
+        ("r1", 1, "returned"),
+        ("r1", 2, "scheduled"),
+    ]
+    assert order.first_xid is None
+
+
+def test_a_step_does_not_wait_for_what_was_read_before() -> None:
+    assert taken(StepOrder(), step("returned"), known={("r1", 1): {"claimed", "scheduled"}}) == [("r1", 1, "returned")]
+    assert taken(StepOrder(), step("returned"), known={("r1", 1): {"claimed"}}) == []
+
+
+def test_what_was_released_lately_need_not_be_looked_up() -> None:
+    order = StepOrder()
+    assert len(taken(order, step("scheduled", 1, detail=SCHEDULED))) == 1
+    assert order.rounds_to_look_up([step("returned", 2)]) == set()
+    assert len(taken(order, step("returned", 2))) == 1
+
+
+def test_a_step_is_released_if_the_one_before_it_never_comes() -> None:
+    order = StepOrder()
+    assert taken(order, step("returned")) == []
+    assert taken(order, now=LONGEST_HOLD - 1) == []
+    assert taken(order, now=LONGEST_HOLD) == [("r1", 1, "returned")]
+
+
+def test_a_later_round_waits_for_the_end_of_the_one_before() -> None:
+    order = StepOrder()
+    assert taken(order, step("in_review", 5, 2)) == []
+    assert taken(order, step("cancelled", 6, 1), known={("r1", 1): {"scheduled"}}) == [
+        ("r1", 1, "cancelled"),
+        ("r1", 2, "in_review"),
+    ]
+
+
+def test_a_duplicate_waits_for_nothing() -> None:
+    assert taken(StepOrder(), step("duplicate", 1, 7)) == [("r1", 7, "duplicate")]
