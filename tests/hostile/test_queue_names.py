@@ -45,6 +45,15 @@ NAMES = [
 OWN_KIND = "~to:orders"
 """As a routing key it is tarry's own."""
 LINE_ENDS = ["retry.\nscheduled", "ret\nry.audit", "\rretry.audit", "manual-review\n.pending"]
+HARD_IN_A_PATH = [
+    "../../etc/passwd",
+    "..",
+    "a/b?c=d&e#f",
+    "100%25%2F%",
+    "\x1b[2J\x1b]0;owned\x07",
+    "名前🐇\u0301",
+    "~to:orders",
+]
 ACTED_ON = {"\x1b", "\x07", "\x9b", "\x7f", "\u202e", "\u2066"}
 """What a terminal does something at, and must not get."""
 
@@ -118,8 +127,9 @@ def test_views_of_all_queues_show_every_name(api: ApiInstallation, words: str, r
     assert tarry(api, *words.split(), remote=remote).exit_code == 0
 
 
-@pytest.mark.parametrize("remote", [False, True], ids=["direct", "api"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "remote"), [*((name, False) for name in NAMES), *((name, True) for name in HARD_IN_A_PATH)]
+)
 def test_it_can_be_paused_and_resumed_or_the_reason_is_told(api: ApiInstallation, name: str, remote: bool) -> None:  # noqa: FBT001 - a parameter
     for command in ("pause", "resume"):
         done = (

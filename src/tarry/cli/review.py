@@ -241,7 +241,7 @@ async def redrive(
         bool,
         typer.Option(
             "--keep-attempts/--reset-attempts",
-            help="Keep the attempt count, so that the next failure is final; or reset it.",
+            help="Keep the count of retries and the age of the message; or set both to zero.",
         ),
     ] = False,
     to: Annotated[

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import permutations
 
 import psycopg
 import pytest
@@ -142,11 +141,14 @@ def _over(operator: Operator, target: Target) -> None:
 
 
 def test_every_message_returns_once_after_the_last_of_its_pauses(operator: Operator) -> None:
-    """In every order of three resumes; the pauses are those of policy, job type and destination."""
+    """Each of the three pauses ends first, second and last: those of policy, job type and destination. Every order of
+    every mix is walked through in tests/unit/topology/test_blueprint_routing.py.
+    """
     queue = _known(operator, "quick.every")
     targets: list[Target] = [("policy", "quick"), ("job-type", "pdf.large"), ("queue", queue)]
     with Witness(operator.installation.amqp_url, queue) as witness:
-        for number, order in enumerate(permutations(targets)):
+        orders = [targets[start:] + targets[:start] for start in range(3)]
+        for number, order in enumerate(orders):
             for target in targets:
                 assert _pause(operator, target).problems == {}
             sent = [f"m{number}-{one}" for one in range(5)]
@@ -161,7 +163,7 @@ def test_every_message_returns_once_after_the_last_of_its_pauses(operator: Opera
         operator.installation.request(queue, "after", job_type="pdf.large")
         wait_for(lambda: any(one.message_id == "after" for one in witness.seen), deadline=LONG, what="the last one")
     ids = [one.message_id for one in witness.seen]
-    assert len(ids) == len(set(ids)) == 5 * 6 + 1
+    assert len(ids) == len(set(ids)) == 5 * 3 + 1
 
 
 def test_a_pause_that_begins_later_holds_what_another_one_releases(operator: Operator, serving: Serving) -> None:

@@ -136,7 +136,7 @@ class NewJob(Requested):
 
     kind: Literal["redrive", "discard"]
     which: Which
-    reset_attempts: bool = Field(True, description="Reset the attempt count; otherwise the next failure is final.")
+    reset_attempts: bool = Field(True, description="Set the count of retries and the age to zero, or keep both.")
     to: QueueName | None = Field(None, description="Redrive to this queue instead of the one it failed in.")
     delay_ms: int = Field(0, ge=0, le=10**12, description="Wait this many milliseconds first.")
     rate: float | None = Field(
