@@ -84,6 +84,7 @@ check: $(READY) ## Lint, types, import layers, that generated files are fresh, k
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tarry.generate --check
+	@$(BIN)/hadolint Dockerfile
 	@$(BIN)/python -m tests.hostile.advisories
 
 screenshots: $(READY) browser ## Write the pictures of the dashboard to docs/img/
