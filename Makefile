@@ -33,7 +33,7 @@ QUICK := tests/unit $(wildcard tests/acceptance/test_s[0-4]_*.py) tests/integrat
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test test-quick test-fast prove test-cuts check format lock generate chaos soak chaos-short fuzz \
-  audit-dependencies screenshots bench bench-quick bench-lock bench-router bench-client clean
+  audit-dependencies screenshots bench bench-quick bench-lock bench-router bench-client release clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS="$$(printf '\t')" read -r name text; \
@@ -143,6 +143,9 @@ bench-router: $(READY) ## Measure the router against raw publishing and against 
 
 bench-client: $(READY) ## Measure what the client adds to a bare consumer
 	@$(BIN)/python -m benchmarks.client $(ARGS)
+
+release: $(READY) ## Build sdist, wheel, notes and SBOM into dist/, and try the wheel in new environments (ARGS='--tag v1.2.3')
+	@$(BIN)/python .ci/release.py $(ARGS)
 
 clean: ## Remove the virtual environment, caches and kept data
 	rm -rf $(VENV) .tarry .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* htmlcov build dist
