@@ -78,6 +78,10 @@ prove: $(READY) ## Run the proofs at their full size, on one series; half an hou
 test-cuts: $(READY) ## Cut each client's connection 500 times at every step of a failure, and count
 	@BROKER=$(BROKER) CLIENT_CUTS=500 $(PYTEST) tests/integration/client/test_adapters_cut_connections.py $(ARGS)
 
+# Kustomizations and patches are no resources; a ServiceMonitor is one of an operator. tests/unit/test_kubernetes.py has those.
+MANIFESTS := deploy/kubernetes/secrets.example.yaml deploy/kubernetes/components/autoscaling/autoscaler.yaml \
+  $(filter-out %/kustomization.yaml,$(wildcard deploy/kubernetes/base/*.yaml))
+
 check: $(READY) ## Lint, types, import layers, that generated files are fresh, known vulnerabilities
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -85,6 +89,7 @@ check: $(READY) ## Lint, types, import layers, that generated files are fresh, k
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tarry.generate --check
 	@$(BIN)/hadolint Dockerfile
+	@$(BIN)/kubernetes-validate --strict --quiet --no-warn $(MANIFESTS)
 	@$(BIN)/python -m tests.hostile.advisories
 
 screenshots: $(READY) browser ## Write the pictures of the dashboard to docs/img/
