@@ -33,7 +33,7 @@ QUICK := tests/unit $(wildcard tests/acceptance/test_s[0-4]_*.py) tests/integrat
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test test-quick test-fast prove test-cuts check format lock generate chaos soak chaos-short fuzz \
-  audit-dependencies screenshots bench bench-quick bench-lock bench-router bench-client clean
+  audit-dependencies screenshots bench bench-quick bench-lock bench-router bench-client release clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS="$$(printf '\t')" read -r name text; \
@@ -78,12 +78,18 @@ prove: $(READY) ## Run the proofs at their full size, on one series; half an hou
 test-cuts: $(READY) ## Cut each client's connection 500 times at every step of a failure, and count
 	@BROKER=$(BROKER) CLIENT_CUTS=500 $(PYTEST) tests/integration/client/test_adapters_cut_connections.py $(ARGS)
 
+# Kustomizations and patches are no resources; a ServiceMonitor is one of an operator. tests/unit/test_kubernetes.py has those.
+MANIFESTS := deploy/kubernetes/secrets.example.yaml deploy/kubernetes/components/autoscaling/autoscaler.yaml \
+  $(filter-out %/kustomization.yaml,$(wildcard deploy/kubernetes/base/*.yaml))
+
 check: $(READY) ## Lint, types, import layers, that generated files are fresh, known vulnerabilities
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tarry.generate --check
+	@$(BIN)/hadolint Dockerfile
+	@$(BIN)/kubernetes-validate --strict --quiet --no-warn $(MANIFESTS)
 	@$(BIN)/python -m tests.hostile.advisories
 
 screenshots: $(READY) browser ## Write the pictures of the dashboard to docs/img/
@@ -142,6 +148,9 @@ bench-router: $(READY) ## Measure the router against raw publishing and against 
 
 bench-client: $(READY) ## Measure what the client adds to a bare consumer
 	@$(BIN)/python -m benchmarks.client $(ARGS)
+
+release: $(READY) ## Build sdist, wheel, notes and SBOM into dist/, and try the wheel in new environments (ARGS='--tag v1.2.3')
+	@$(BIN)/python .ci/release.py $(ARGS)
 
 clean: ## Remove the virtual environment, caches and kept data
 	rm -rf $(VENV) .tarry .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* htmlcov build dist

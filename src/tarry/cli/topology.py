@@ -33,6 +33,7 @@ from tarry.topology.record import described
 from tarry.topology.schema import schema_text
 from tarry.topology.show import mermaid, svg
 from tarry.topology.starter import write_starter
+from tarry.topology.topology_operator import Cluster, operator_text
 from tarry.topology.verify import verify as verify_topology
 
 
@@ -135,6 +136,13 @@ def _bad_input_is_no_change() -> Iterator[None]:
             else:
                 error.exit_code = Code.TOPOLOGY_INVALID.exit_code  # type: ignore[attr-defined] # it has one: see above
         raise
+
+
+class ExportFormat(StrEnum):
+    """Output formats of `export`."""
+
+    DEFINITIONS = "definitions"
+    TOPOLOGY_OPERATOR = "topology-operator"
 
 
 class Format(StrEnum):
@@ -254,19 +262,38 @@ def export(
     router_password_file: Annotated[
         Path | None, typer.Option(help="The router user's password; or set TARRY_ROUTER_PASSWORD.")
     ] = None,
+    style: Annotated[
+        ExportFormat,
+        typer.Option(
+            "--format", "-f", help="A definitions file, or resources of the topology operator for Kubernetes."
+        ),
+    ] = ExportFormat.DEFINITIONS,
+    cluster: Annotated[
+        str, typer.Option("--cluster", help="The RabbitmqCluster of the resources; name or namespace/name.")
+    ] = "rabbitmq",
     as_json: Annotated[
         bool, typer.Option("--json", help="Accepted for consistency; the output is always JSON.")
     ] = False,
 ) -> None:
-    """Write the topology as RabbitMQ definitions (JSON).
+    """Write the topology as RabbitMQ definitions (JSON), or for the topology operator.
 
-    Import them at boot, with rabbitmqctl, or in the management UI.
+    Import definitions at boot, with rabbitmqctl, or in the management UI; give resources to `kubectl apply -f -`.
     """
     del as_json
+    if style is ExportFormat.TOPOLOGY_OPERATOR and users:
+        raise SettingsError(
+            "--users is for definitions: with the topology operator, create User and Permission resources with the "
+            "permissions that `tarry topology export --users` shows."
+        )
     topology = given.topology_from(folder)
     people = users_of(topology, deploy_password_file, router_password_file) if users else ()
     note(f"Topology: {described(topology)}")
-    write_or_check(definitions_text(topology, vhost, people), output, check, "tarry topology export -o")
+    if style is ExportFormat.TOPOLOGY_OPERATOR:
+        namespace, _, name = cluster.rpartition("/")
+        text, command = operator_text(topology, Cluster(name, namespace or None), vhost), " --format topology-operator"
+    else:
+        text, command = definitions_text(topology, vhost, people), ""
+    write_or_check(text, output, check, f"tarry topology export{command} -o")
 
 
 @app.command()

@@ -45,7 +45,7 @@ def demo(
         console.print(f"  ran on {made.broker}; management UI was {made.address.management}")
         if url is not None:
             console.print(f"  {QUEUE}, tarry's queues and what is in review stay on that broker", style="dim")
-        console.print("  keep one running with: make up", style="dim")
+        console.print("  keep one running with: tarry up (in a checkout: make up)", style="dim")
         if balance.lost:
             raise DemoError(f"{balance.lost} retries are unaccounted for: this is a bug, please report it.")
 
