@@ -61,6 +61,6 @@ async def read_events_status(store: Queries) -> EventsStatus | None:
     row = await store.one("event_lag")
     if row is None:
         return None
-    published, lag = row[0], max(0.0, row[1] or 0.0)
-    holder = await store.one("event_holder") if lag >= SHOWN_FROM else None
+    published, lag, oldest_xid = row[0], max(0.0, row[1] or 0.0), row[2]
+    holder = await store.one("event_holder", oldest_xid=oldest_xid) if lag >= SHOWN_FROM else None
     return EventsStatus(published, lag, EventsHolder(*holder) if holder else None)

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import structlog
+from pika.exceptions import ChannelClosedByBroker
 
+from tarry.amqp.declare import NOT_FOUND
 from tarry.amqp.publisher import Publisher, PublishOutcome
 from tarry.amqp.url import Address
 from tarry.core.names import Names
@@ -97,14 +99,15 @@ class Outbox:
     _pause: float = FIRST_PAUSE
     _source: str = field(init=False)
     _status: EventsStatus | None = None
-    _measured_at: float = float("-inf")
 
     def __post_init__(self) -> None:
         self._source = source_of(self.address.vhost, self.names.prefix)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Runs until `stop` is set."""
-        await now_and_then("events", lambda: self._take_part(stop), stop, TAKEOVER)
+        """Runs until `stop` is set. The lag is measured apart, since publishing may fail, or wait for the broker."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(now_and_then("events", lambda: self._take_part(stop), stop, TAKEOVER))
+            group.create_task(now_and_then("lag of events", self._measure, stop, LAG_EVERY))
 
     def note_requests(self, number: int) -> None:
         """The router has handled a batch of so many requests. A full one shows that more are waiting."""
@@ -123,7 +126,6 @@ class Outbox:
                 async with session.lock(AdvisoryLock.EVENTS) as held:
                     if held:
                         await self._lead(session, stop)
-                await self._measure(session)
                 await sleep_unless(stop, TAKEOVER)
 
     async def _lead(self, session: PostgresSession, stop: asyncio.Event) -> None:
@@ -135,7 +137,6 @@ class Outbox:
             while not stop.is_set():
                 started = time.monotonic()
                 behind = await self._publish_next(session, publisher, position, order)
-                await self._measure(session)
                 if behind is None:
                     await sleep_unless(stop, self.every)
                 elif behind < MOST_BEHIND:
@@ -233,9 +234,12 @@ class Outbox:
         return [*of_steps, *(one for one in of_actions if one is not None)]
 
     async def _publish(self, publisher: Publisher, events: Sequence[Event]) -> None:
-        """Raises unless the broker has confirmed all of them."""
+        """Raises unless the stream has all of them. The broker confirms an event that any queue has taken, so the stream
+        must exist before and after that: otherwise only an operator's queue has it.
+        """
         if not events:
             return
+        await self._find_stream(publisher)
         outcomes = set(await publisher.publish([one.message(self.names.events) for one in events]))
         if PublishOutcome.RETURNED in outcomes:
             stream = self.names.events_stream
@@ -254,14 +258,21 @@ class Outbox:
             closed = publisher.link.closed
             reason = closed.result() if closed.done() else "the connection was lost"
             raise BrokerUnreachableError(f"Events were not confirmed: {reason}.")
+        await self._find_stream(publisher)
         self._pause = FIRST_PAUSE
 
-    async def _measure(self, session: PostgresSession) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - self._measured_at >= LAG_EVERY:
-            self._measured_at = now
-            self._status = await read_events_status(session)
-            self.on_status(self._status)
+    async def _find_stream(self, publisher: Publisher) -> None:
+        link, stream = publisher.link, self.names.events_stream
+        try:
+            await link.answer(lambda done: link.channel.queue_declare(stream, passive=True, callback=done))
+        except ChannelClosedByBroker as error:
+            if error.reply_code != NOT_FOUND:
+                raise
+            raise BrokerError(f"Events cannot be published: there is no {stream}. Run: tarry topology apply") from error
+
+    async def _measure(self) -> None:
+        self._status = await read_events_status(self.store)
+        self.on_status(self._status)
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,3 +154,16 @@ def test_the_transaction_that_holds_events_up_is_named(
     assert "events published 1" in run_cli(["status"], installation.environment).output
     wait_for(lambda: router.metric("tarry_events_lag_seconds") == 0, deadline=120, what="no lag")
     assert router.metric("tarry_events_published_total", type="scheduled") == 1
+
+    router.kill()
+    with psycopg.connect(installation.dsn, autocommit=True) as other, psycopg.connect(installation.dsn) as later:
+        other.execute(
+            "insert into transition (retry_id, round, state, actor, at)"
+            " values (%s, 1, 'returned', 'x', now() - interval '1 hour')",
+            [IDS[0]],
+        )
+        later.execute("select pg_current_xact_id()")
+        later_pid = later.info.backend_pid
+        shown = run_cli(["status"], installation.environment).output
+    assert "events are 1h" in shown
+    assert f"backend {later_pid}" not in shown, "a transaction that began after the step holds nothing up"

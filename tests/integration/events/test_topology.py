@@ -12,7 +12,7 @@ from tarry.topology.apply import apply
 from tarry.topology.definitions import definitions, router_user
 from tarry.topology.verify import verify
 from tests.integration.topology.installation import small_topology
-from tests.support.events import StreamReader
+from tests.support.events import STREAM, StreamReader, reading_stream
 from tests.support.installation import Installation
 from tests.support.router import Router
 from tests.support.spaces import SharedBroker, Vhost
@@ -79,6 +79,22 @@ def test_a_service_whose_exchange_was_deleted_publishes_once_it_is_back(
     assert "no exchange 'retry.events'" in warning["reason"]
     apply(installation.topology, installation.address)
     wait_for(lambda: installation.number("select published from event_position") >= 2, deadline=120, what="the events")
+
+
+@pytest.mark.one_series
+def test_no_event_misses_the_stream_while_only_another_queue_takes_them(
+    installation: Installation, start: Callable[..., Router]
+) -> None:
+    installation.channel.queue_bind(installation.declare("alerts"), "retry.events", "#")
+    router = start().wait_ready()
+    wait_for(lambda: installation.rows("select from event_position"), deadline=120, what="a position")
+    installation.channel.queue_delete(STREAM)
+    installation.request(installation.declare("quick.a"), "m1")
+    assert f"there is no {STREAM}" in router.wait_logged("background task failed, trying again")["reason"]
+    wait_for(lambda: router.metric("tarry_events_lag_seconds") > 0, deadline=120, what="the lag in the metrics")
+    apply(installation.topology, installation.address)
+    with reading_stream(installation.amqp_url) as reader:
+        wait_for(lambda: reader.words("m1") == ["scheduled", "returned"], deadline=120, what="the events")
 
 
 def test_events_are_off_unless_they_are_enabled(vhost: Vhost) -> None:

@@ -4,6 +4,7 @@
 select set_config('tcp_keepalives_idle', '3', false),
        set_config('tcp_keepalives_interval', '1', false),
        set_config('tcp_keepalives_count', '3', false),
+       set_config('tcp_user_timeout', '6000', false),
        set_config('plan_cache_mode', 'force_generic_plan', false),
        set_config('enable_seqscan', 'off', false),
        set_config('jit', 'off', false);
@@ -107,30 +108,33 @@ select xid::text, id::text, coalesce(finished_at, logged_at, at), actor, kind, t
  order by 3;
 
 -- name: event_lag
--- The number of published events, and how long ago the oldest step was written that is not published yet; null if there
--- is none.
+-- The number of published events, how long ago the oldest step was written that is not published yet, and its
+-- transaction; null if there is none.
 select position.published,
-       extract(epoch from clock_timestamp() - least(step.at, done.at))::float8
+       extract(epoch from clock_timestamp() - least(step.at, done.at))::float8,
+       least(step.xid, done.xid)::text
   from event_position as position
-  left join lateral (select at
+  left join lateral (select at, xid
                        from transition
                       where xid > position.transition_xid and id > position.since_id
                         and state not in ('claimed', 'started', 'layover')
                       order by xid
                       limit 1) as step on true
-  left join lateral (select coalesce(finished_at, logged_at, action.at) as at
+  left join lateral (select coalesce(finished_at, logged_at, action.at) as at, xid
                        from action
                       where xid > position.action_xid and coalesce(finished_at, logged_at, action.at) > position.since_at
                       order by xid
                       limit 1) as done on true;
 
 -- name: event_holder
--- The oldest transaction that is not over: events wait for it. A prepared one has a name instead of a process. Another
--- user's application and start are visible only to a member of pg_read_all_stats.
+-- The oldest transaction that is not over, if the oldest step that is not published waits for it: one that began later
+-- holds nothing up. A prepared one has a name instead of a process. Another user's application and start are visible only
+-- to a member of pg_read_all_stats.
 select lock.pid, activity.application_name, activity.xact_start, prepared.gid
   from pg_locks as lock
   left join pg_stat_activity as activity on activity.pid = lock.pid
   left join pg_prepared_xacts as prepared on prepared.transaction = lock.transactionid
  where lock.locktype = 'transactionid' and lock.mode = 'ExclusiveLock' and lock.granted
    and lock.transactionid = pg_snapshot_xmin(pg_current_snapshot())::xid
+   and pg_snapshot_xmin(pg_current_snapshot()) <= %(oldest_xid)s::text::xid8
    and lock.pid is distinct from pg_backend_pid();
