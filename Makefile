@@ -106,7 +106,7 @@ generate: $(READY) ## Write the generated files anew: definitions, schema, contr
 
 lock: $(READY) ## Pin the newest allowed versions in requirements.lock
 	@$(BIN)/uv pip compile --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  --no-emit-index-url --no-emit-find-links --extra server --extra embedded --group dev pyproject.toml -o requirements.lock
+	  --no-emit-index-url --no-emit-find-links --extra server --extra otel --extra embedded --group dev pyproject.toml -o requirements.lock
 
 chaos: $(READY) ## Break everything under load, on every broker, and prove that nothing is lost (an hour; docs/reliability.md)
 	@mkdir -p .tarry

@@ -18,7 +18,6 @@ LINK = re.compile(r"`([\w/.-]+\.py)::(\w+)`")
 WORK = {
     "guards",
     "analytics",
-    "traces",
     "speed and scale",
 }
 """What can be pending: the page names the same."""

@@ -33,6 +33,7 @@ from tarry.service.app import BackgroundTask, Service, build_service
 from tarry.service.connections import IntakeSwitch
 from tarry.service.heartbeat import Heartbeat
 from tarry.service.metrics import Metrics
+from tarry.service.tracing import span_sender
 from tarry.settings import Settings, load_settings
 from tarry.settings.model import span_of
 from tarry.settings.sources import given_from
@@ -128,6 +129,11 @@ def _service(context: OperatorContext, topology: Topology, settings: Settings, w
         caps=caps,
         notes=lambda: [*outbox.troubles, *webhooks.troubles],
         on_batch=outbox.note_requests,
+        traces=span_sender(
+            settings.service_name,
+            {"server.address": settings.address.host, "server.port": settings.address.port},
+            metrics.count_spans,
+        ),
     )
 
 

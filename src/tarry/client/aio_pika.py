@@ -19,6 +19,7 @@ from tarry.client.options import Options
 from tarry.client.outcomes import Outcomes
 from tarry.client.request import Incoming
 from tarry.client.settle import answer, requeued, unreported, unsettled
+from tarry.client.tracing import attempt_span
 
 Handler = Callable[[AbstractIncomingMessage], Awaitable[object]]
 Settled = Callable[[AbstractIncomingMessage], Awaitable[None]]
@@ -69,7 +70,8 @@ class Retries:
                 self.started(queue, message)
                 started = perf_counter()
                 try:
-                    await handle(message)
+                    with attempt_span(message.headers, queue, message.message_id, message.body):
+                        await handle(message)
                 except asyncio.CancelledError:
                     await self._give_back(queue, message)
                     raise
@@ -91,7 +93,8 @@ class Retries:
         self.started(queue, message)
         started = perf_counter()
         try:
-            yield attempt_of(message, queue)
+            with attempt_span(message.headers, queue, message.message_id, message.body):
+                yield attempt_of(message, queue)
         except asyncio.CancelledError:
             await self._give_back(queue, message)
             raise

@@ -9,6 +9,7 @@ from tarry.amqp.properties import Properties
 from tarry.client.failure import describe, owner_of
 from tarry.client.options import Options
 from tarry.client.request import Incoming, request
+from tarry.contract.trace import trace_of_headers
 
 log = logging.getLogger("tarry.client")
 
@@ -22,7 +23,12 @@ def answer(incoming: Incoming, error: BaseException, options: Options) -> Proper
         "attempt %d at message %s of queue %s failed: %s: %s",
         *(attempt.number, attempt.message_id, incoming.queue, failure.error_type, failure.error_reason),
         exc_info=error if verdict.is_plain else None,
-        extra={"fingerprint": failure.fingerprint, "retry_id": attempt.retry_id, "error_class": verdict.error_class},
+        extra={
+            "fingerprint": failure.fingerprint,
+            "retry_id": attempt.retry_id,
+            "error_class": verdict.error_class,
+            "trace_id": None if (trace := trace_of_headers(incoming.headers)) is None else trace.trace_id,
+        },
     )
     if options.plain == "reject" and verdict.is_plain:
         return None

@@ -14,6 +14,8 @@ MOST = "tarry-max-retries"
 DUE = "tarry-due-ms"
 SINCE = "tarry-since-ms"
 DEADLINE = "tarry-deadline-ms"
+SCHEDULED = "tarry-scheduled-ms"
+"""When its wait began; only on messages of a sampled trace, for the span of the wait."""
 QUEUE = "tarry-queue"
 """The queue that tarry's headers refer to. They do not apply to a copy that was forwarded to another queue."""
 EXCHANGE = "tarry-exchange"
@@ -53,15 +55,19 @@ OWNER = "owner"
 
 DEATHS = "x-death"
 
+TRACEPARENT = "traceparent"
+TRACESTATE = "tracestate"
+"""Which trace a message belongs to (W3C Trace Context). The application's; tarry reads them and changes nothing."""
+
 READ = frozenset(
     name.encode()
     for name in (
         *(ID, ROUND, COUNT, SINCE, QUEUE, EXCHANGE, KEY, VIA, OWN_PRIORITY, PROBE, FORM, DEATHS),
         *(ORIGINAL_QUEUE, ORIGINAL_EXCHANGE, ORIGINAL_KEY, RETRY_COUNT, MAX_RETRIES, PRIORITY, JOB_TYPE),
-        *(ERROR_REASON, ERROR_TYPE, ERROR_CLASS, RETRY_AFTER, NEXT_RETRY_AT, OWNER),
+        *(ERROR_REASON, ERROR_TYPE, ERROR_CLASS, RETRY_AFTER, NEXT_RETRY_AT, OWNER, TRACEPARENT, TRACESTATE),
     )
 )
-"""All headers that tarry reads from a request; every other header belongs to the application."""
+"""All headers that tarry reads from a request."""
 
 OF_THIS_FAILURE = frozenset({ERROR_REASON, ERROR_TYPE, ERROR_CLASS, RETRY_AFTER, NEXT_RETRY_AT, REVIEW_REASON})
 """Headers about one failure. The returned message must not have them, or they would be read for its next failure."""

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from tarry.amqp.delivery import Delivery
 from tarry.amqp.field_tables import Entry
+from tarry.contract.trace import TraceContext
 from tarry.core.decide import Failure
 from tarry.core.names import Names
 
@@ -51,6 +52,8 @@ class Request(NamedTuple):
     """The dead-lettering that made this request; None if it was published."""
     entries: list[Entry] | None = None
     """The entries of its header table, so that it is scanned only once; None if there are too many to keep."""
+    trace: TraceContext | None = None
+    """The trace that the message belongs to, sampled or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,11 @@ class Refused:
     origin: Origin = NO_ORIGIN
     """The queue is empty if none could be read."""
     speaks_contract: bool = False
+
+
+def trace_field(item: Request | Refused) -> dict[str, str]:
+    """The field of a log line that names the trace, if there is one."""
+    return {"trace_id": item.trace.trace_id} if isinstance(item, Request) and item.trace is not None else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from tarry.contract.identity import content_identity, message_id_of, retry_id
 from tarry.contract.message import Acceptance, Form, Origin, Probe, Refused, Request
 from tarry.contract.retry_headers import RetryHeaders, priority_of, read_retry_headers
 from tarry.contract.review import refused
+from tarry.contract.trace import trace_of
 from tarry.core.decide import Failure
 from tarry.core.names import LONGEST_NAME, Names
 from tarry.core.policy import MOST_RETRIES, ErrorClass, folded
@@ -96,6 +97,7 @@ def _request(
         identity=identity,
         death=death,
         entries=entries if len(entries) <= MOST_KEPT else None,
+        trace=trace_of(headers.fields),
     )
 
 

@@ -41,7 +41,7 @@ def returning(
     `automatic` is False for a retry that an operator asked for: a pause of automatic retries does not hold it, and
     nothing is asked about it.
     """
-    failure, priority, way = request.failure, decision.policy.return_priority, decision.itinerary
+    failure, priority, way, trace = request.failure, decision.policy.return_priority, decision.itinerary, request.trace
     cancel_key = text_item(id_key(request.retry_id, round_))
     gates, home = _gates(decision.policy.name, failure.job_type, automatic=automatic), _item(destination.key)
     if automatic and decision.policy.check is not None:
@@ -56,6 +56,7 @@ def returning(
         integer_entry(_DUE, decision.due_ms),
         integer_entry(_SINCE, since),
         b"" if decision.policy.max_age is None else integer_entry(_DEADLINE, since + decision.policy.max_age),
+        b"" if trace is None or not trace.sampled else integer_entry(_SCHEDULED, decision.due_ms - way.delay_ms),
         _home(request.origin),
         text_entry(_VIA, "exchange") if destination.kind == "exchange" else b"",
         b"" if priority is None else text_entry(_OWN_PRIORITY, priority_text(request.priority)),
@@ -152,6 +153,7 @@ _ID, _ROUND, _COUNT, _MOST = head(h.ID), head(h.ROUND), head(h.COUNT), head(h.MO
 _DUE, _SINCE, _QUEUE, _EXCHANGE = head(h.DUE), head(h.SINCE), head(h.QUEUE), head(h.EXCHANGE)
 _KEY, _VIA, _RETRY_COUNT, _MAX_RETRIES = head(h.KEY), head(h.VIA), head(h.RETRY_COUNT), head(h.MAX_RETRIES)
 _DEADLINE, _OWN_PRIORITY, _OWNER, _BCC = head(h.DEADLINE), head(h.OWN_PRIORITY), head(h.OWNER), head("BCC")
+_SCHEDULED = head(h.SCHEDULED)
 _CONTRACT_FORM = text_entry(head(h.FORM), "contract")
 
 __all__ = ["ROOM_FOR_DEATHS", "fits", "for_review", "returning"]

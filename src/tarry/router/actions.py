@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import structlog
 
+from tarry.contract.message import trace_field
 from tarry.core.decide import Review, Schedule, Skip
 from tarry.core.ladder import Ladder, first_queue
 from tarry.core.names import Names
@@ -40,6 +41,7 @@ def actions(result: Result, names: Names, ladder: Ladder) -> Iterator[Action]:
             "round": request.failure.round + 1,
             "message_id": request.message_id,
             "queue": request.origin.queue,
+            **trace_field(request),
         }
 
 
@@ -123,4 +125,5 @@ def _why(decision: Review) -> Action:
 
 def _who(plan: RoutePlan) -> Action:
     item = plan.item
-    return {"retry_id": item.retry_id, "round": plan.round, "message_id": item.message_id, "queue": plan.queue}
+    about = {"retry_id": item.retry_id, "round": plan.round, "message_id": item.message_id, "queue": plan.queue}
+    return {**about, **found} if (found := trace_field(item)) else about

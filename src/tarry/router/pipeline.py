@@ -98,6 +98,8 @@ class Result:
     """Seconds until the last decision was made, including eligibility, the claim and the budgets."""
     confirmed_s: float
     """Seconds from then until the last publish outcome."""
+    began_ms: int = 0
+    """When the batch was received."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class Pipeline:
 
         `given_up` says whether the broker may have given the deliveries to another consumer by now.
         """
-        started = time.perf_counter()
+        started, began_ms = time.perf_counter(), self.now_ms()
         items = [self._understand(delivery) for delivery in deliveries]
         requests, later = self._take_turns([item for item in items if isinstance(item, Request)])
         try:
@@ -161,6 +163,7 @@ class Pipeline:
             waiting,
             decided - started,
             confirmed - decided,
+            began_ms,
         )
 
     async def give_up(self, delivery: Delivery, reason: str, *, is_request: bool = True) -> Result:

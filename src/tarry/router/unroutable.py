@@ -21,10 +21,11 @@ from tarry.contract import headers as h
 from tarry.contract.checks import check_origin, check_size
 from tarry.contract.header_reader import HeaderReader, RefusalError
 from tarry.contract.layover import Layover, content_of, next_leg, read_layover
-from tarry.contract.message import Acceptance, Origin, Refused, Request
+from tarry.contract.message import Acceptance, Origin, Refused, Request, trace_field
 from tarry.contract.retry_headers import RetryHeaders, not_an_id, priority_of, read_retry_headers
 from tarry.contract.returned import fits, returning
 from tarry.contract.review import refused
+from tarry.contract.trace import trace_of
 from tarry.core.decide import Failure, Review, Schedule
 from tarry.core.ladder import Itinerary, first_queue, itinerary
 from tarry.core.names import Destination
@@ -40,7 +41,7 @@ _READ = frozenset(
     for name in (
         *(h.ID, h.ROUND, h.DUE, h.QUEUE, h.COUNT, h.EXCHANGE, h.KEY),
         *(h.SINCE, h.FORM, h.MOST, h.VIA, h.TIMES_UNROUTABLE, h.OWN_PRIORITY, h.PRIORITY, h.JOB_TYPE, h.OWNER),
-        h.LAYOVER,
+        *(h.LAYOVER, h.TRACEPARENT, h.TRACESTATE),
     )
 )
 
@@ -102,6 +103,7 @@ def read_unroutable(delivery: Delivery, accept: Acceptance) -> UnroutableMessage
         body=delivery.body,
         priority=priority_of(own, delivery.properties.priority),
         speaks_contract=own.contract,
+        trace=trace_of(headers.fields),
     )
     most, times = own.max_retries or 0, own.times_unroutable or 0
     through_exchange, layover = own.via == "exchange", read_layover(headers.fields)
@@ -264,7 +266,7 @@ class UnroutableHandler:
 
     def _tell(self, moved: Sequence[RoutePlan]) -> None:
         for plan in moved:
-            who = {"retry_id": plan.item.retry_id, "round": plan.round, "queue": plan.queue}
+            who = {"retry_id": plan.item.retry_id, "round": plan.round, "queue": plan.queue, **trace_field(plan.item)}
             if isinstance(plan.decision, Review):
                 log.warning("unroutable, sent to review", **who, reason=plan.decision.reason)
             elif isinstance(plan.decision, Schedule):

@@ -30,6 +30,7 @@ from tarry.router.layover import BATCH as LAYOVER_BATCH
 from tarry.router.layover import LayoverHandler
 from tarry.router.ledger import ResilientLedger
 from tarry.router.pipeline import CurrentPipeline, Pipeline, RequestHandler, Result
+from tarry.router.traces import batch_spans, cancel_spans, return_spans
 from tarry.router.unroutable import BATCH as UNROUTABLE_BATCH
 from tarry.router.unroutable import UnroutableHandler
 from tarry.service.connections import (
@@ -52,8 +53,9 @@ from tarry.service.startup_checks import check_broker
 from tarry.service.tap import BATCH as TAP_BATCH
 from tarry.service.tap import LINGER as TAP_LINGER
 from tarry.service.tap import RequeueCheck, TapListeners, TapQueue, make_taps
+from tarry.service.tracing import SpanSender
 from tarry.store.claims import Store
-from tarry.store.rows import RecordedReturn, SkippedWhenDue, Success
+from tarry.store.rows import RecordedCancel, RecordedReturn, SkippedWhenDue, Success
 from tarry.tasks import FIRST_PAUSE, LONGEST_PAUSE, either, in_thread, keep, sleep_unless
 from tarry.topology.model import Topology
 
@@ -96,6 +98,7 @@ def build_service(
     caps: Callable[[], Caps] = lambda: NO_CAPS,
     notes: Callable[[], list[str]] = list,
     on_batch: Callable[[int], None] = lambda _: None,
+    traces: SpanSender | None = None,
 ) -> Service:
     """Builds all parts of the service and connects them, once.
 
@@ -105,7 +108,8 @@ def build_service(
     `look_every` seconds; None disables audit passes. `metrics` are given if others count in them too. `heartbeat`
     reports to the store that this router runs. `count_returned` and `count_failed` get the queues of returns, and of
     messages that failed after a return. `caps` are the most retries of some owners, as they are now. `notes` are what
-    limits the background tasks. `on_batch` is called with the number of requests in each batch.
+    limits the background tasks. `on_batch` is called with the number of requests in each batch. `traces` sends the
+    spans of sampled messages; None makes none.
     """
     names, ladder, metrics = topology.broker_names, topology.ladder_shape, metrics or Metrics()
 
@@ -143,10 +147,12 @@ def build_service(
         if nacks.are_lasting(result):
             intake.end_consumer()
         write_actions(list(actions(result, names, ladder)))
+        if traces is not None:
+            traces.add(batch_spans(result, names, ladder))
 
     requeued = RequeueCheck(store, metrics.count_requeued)
 
-    listeners = _listeners(metrics, requeued, write_actions, count_returned)
+    listeners = _listeners(metrics, requeued, write_actions, count_returned, traces)
 
     def on_pass(findings: AuditFindings | None) -> None:
         metrics.count_pass(findings)
@@ -209,6 +215,7 @@ def build_service(
         look_every=look_every,
         heartbeat=heartbeat,
         background_notes=notes,
+        traces=traces,
     )
 
 
@@ -217,13 +224,21 @@ def _listeners(
     requeued: RequeueCheck,
     write_actions: Callable[[Sequence[Action]], None],
     count_returned: Callable[[Iterable[str]], None],
+    traces: SpanSender | None,
 ) -> TapListeners:
-    """Counts what the taps record, and writes the log lines of successes and skips."""
+    """Counts what the taps record, writes the log lines of successes and skips, and makes the spans of waits."""
 
     def on_returns(found: Sequence[RecordedReturn]) -> None:
         metrics.count_returns(found)
         requeued.add(found)
         count_returned(one.seen.queue for one in found)
+        if traces is not None:
+            traces.add(return_spans(found))
+
+    def on_cancelled(found: Sequence[RecordedCancel]) -> None:
+        metrics.count_cancelled(found)
+        if traces is not None:
+            traces.add(cancel_spans(found))
 
     def on_successes(found: Sequence[Success]) -> None:
         metrics.count_successes(found)
@@ -233,7 +248,7 @@ def _listeners(
         metrics.count_skips(found)
         write_actions(list(skip_actions(found)))
 
-    return TapListeners(on_returns, on_successes, on_skips, metrics.count_cancelled)
+    return TapListeners(on_returns, on_successes, on_skips, on_cancelled)
 
 
 def now_ms() -> int:
@@ -312,6 +327,7 @@ class Service:
     heartbeat: Heartbeat | None
     background_notes: Callable[[], list[str]]
     """What limits the background tasks."""
+    traces: SpanSender | None = None
     _waiting: str | None = "it is starting"
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -430,9 +446,10 @@ class Service:
             task.cancel()
         if late:
             await asyncio.wait(late, timeout=0.5)
-        await asyncio.gather(
-            self.ledger.close(), self.destinations.close(), self.eligibility.close(), self.store.close()
-        )
+        closing = [self.ledger.close(), self.destinations.close(), self.eligibility.close(), self.store.close()]
+        if self.traces is not None:
+            closing.append(self.traces.close())
+        await asyncio.gather(*closing)
 
     def _restarted(self, part: str) -> None:
         self.metrics.reconnects.labels(part).inc()

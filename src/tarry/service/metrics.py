@@ -209,7 +209,7 @@ class Metrics:
         self.reloads = count("tarry_reloads", "Changes of the topology files, by outcome.", "outcome")
 
         self._add_guards()
-
+        self._add_traces()
         self.batch = spread("tarry_batch_size", "Requests per batch.", SIZES)
         self.decision = spread("tarry_decision_seconds", "Time from receiving a batch to its last decision.", SECONDS)
         self.confirm = spread(
@@ -249,8 +249,10 @@ class Metrics:
             ),
         )
         self.events, self.events_lag, self.webhook_deliveries, self.webhook_seconds = self._of_events()
-        self.blocked = gauge("tarry_blocked", "1 while the broker has an alarm and accepts no publishes.")
-        self.consuming = gauge("tarry_consuming", "1 while the broker delivers requests to this router.")
+        self.blocked, self.consuming = (
+            gauge("tarry_blocked", "1 while the broker has an alarm and accepts no publishes."),
+            gauge("tarry_consuming", "1 while the broker delivers requests to this router."),
+        )
         self.spooled = gauge("tarry_spooled", "Records written to the spool since the start.")
         self.refused = gauge("tarry_audit_refused", "Records that Postgres refused since the start.")
         self.policies = gauge("tarry_policy_info", "1 for each policy in use.", "policy", "max_retries")
@@ -286,6 +288,10 @@ class Metrics:
             "policy",
             "outcome",
         )
+
+    def _add_traces(self) -> None:
+        text = "Spans of sampled messages: `sent` to the collector, `failed` to be sent, `dropped` from a full queue."
+        self.spans = self._counter("tarry_spans", text, "outcome")
 
     def _of_events(self) -> tuple[Counter, Gauge, Counter, Histogram]:
         text = "Time since the oldest step was recorded whose event is not published; 0 if all are, or events are off."
@@ -447,6 +453,9 @@ class Metrics:
     def count_webhook_delivery(self, webhook: str, outcome: str, seconds: float) -> None:
         self.webhook_deliveries.labels(webhook, outcome).inc()
         self.webhook_seconds.labels(webhook).observe(seconds)
+
+    def count_spans(self, outcome: str, number: int) -> None:
+        self.spans.labels(outcome).inc(number)
 
     def show_policies(self, policies: Iterable[Policy]) -> None:
         self.policies.clear()

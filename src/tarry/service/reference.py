@@ -78,6 +78,7 @@ _WORTH = {
     "(rate(tarry_webhook_delivery_seconds_bucket[5m]))) > 5`: a slow endpoint",
     "tarry_intake_paused": "`max(tarry_intake_paused) == 1` for 1 h: the intake was not resumed",
     "tarry_degraded": "`max_over_time(tarry_degraded[5m]) == 1`: no Postgres; history waits in the broker",
+    "tarry_spans": '`increase(tarry_spans_total{outcome!="sent"}[15m]) > 0`: traces have gaps',
     "tarry_blocked": "`tarry_blocked == 1` for 5 m: the broker has a memory or disk alarm",
     "tarry_consuming": "`sum(tarry_consuming) == 0` for 1 m: no router receives requests",
     "tarry_spooled": "`increase(tarry_spooled[1h]) > 0`: Postgres was unavailable at times",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol, TypeVar
@@ -18,6 +18,7 @@ from tarry.contract import headers as h
 from tarry.contract.header_reader import HeaderReader, RefusalError
 from tarry.contract.layover import is_on_layover
 from tarry.contract.retry_headers import read_retry_headers
+from tarry.contract.trace import TraceContext, trace_of
 from tarry.core.names import Names
 from tarry.errors import AuditError, AuditUnavailableError
 from tarry.router.batches import BatchResult, GiveUp, handle_batch, isolate_poison
@@ -32,7 +33,11 @@ BEHIND_MS = 2_000
 """A copy read this late may have waited in the tap's queue; the broker's time of its last step is then closer."""
 
 _FIRST = "x-first-death-queue"
-_READ = frozenset(name.encode() for name in (h.ID, h.ROUND, h.DUE, h.COUNT, h.QUEUE, h.DEATHS, h.LAYOVER, _FIRST))
+_OF_TRACE = (h.TRACEPARENT, h.TRACESTATE, h.SCHEDULED)
+_READ = frozenset(
+    name.encode() for name in (h.ID, h.ROUND, h.DUE, h.COUNT, h.QUEUE, h.DEATHS, h.LAYOVER, _FIRST, *_OF_TRACE)
+)
+_SCHEDULED = h.SCHEDULED.encode()
 _TIME = b"time"
 _seconds = struct.Struct(">Q")
 
@@ -64,6 +69,7 @@ def read_sighting(
         return None
     found = names.parse(tier)
     known_tier = tier if found is not None and found.kind == "tier" else names.whole_ladder
+    trace, scheduled_ms = _traced_wait(fields, at_ms)
     return Return(
         retry_id,
         round_,
@@ -74,7 +80,20 @@ def read_sighting(
         delivery.redelivered,
         known_tier,
         held=deaths is not None and _was_held(deaths.value, names),
+        trace=trace,
+        scheduled_ms=scheduled_ms,
     )
+
+
+def _traced_wait(fields: Mapping[bytes, Field], at_ms: int) -> tuple[TraceContext | None, int]:
+    """The sampled trace of a message and when its wait began. Anybody can forge these headers: in doubt, None."""
+    scheduled = fields.get(_SCHEDULED)
+    if scheduled is None:
+        return None, 0
+    trace, since = trace_of(fields), scheduled.integer()
+    if trace is None or not trace.sampled or since is None or not 0 < since <= at_ms:
+        return None, 0
+    return trace, since
 
 
 def _was_held(deaths: bytes, names: Names) -> bool:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from tarry.contract.identity import retry_id
+from tarry.contract.trace import TraceContext
 from tarry.core.ladder import Itinerary
 from tarry.core.states import State
 
@@ -194,6 +195,10 @@ class Return(NamedTuple):
     """The policy tier that it waited in, or the ladder."""
     held: bool = False
     """Whether it was in a held queue before."""
+    trace: TraceContext | None = None
+    """The sampled trace that it belongs to, if its wait is to be a span."""
+    scheduled_ms: int = 0
+    """When its wait began, if it has a trace."""
 
 
 class RecordedReturn(NamedTuple):

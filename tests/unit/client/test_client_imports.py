@@ -17,7 +17,18 @@ HEAVY = [
     "pydantic",
     "pydantic_settings",
 ]
-HEAVY += ["pyrabbit2", "requests", "httpx", "rich", "starlette", "structlog", "typer", "uvicorn", "uvloop"]
+HEAVY += [
+    "opentelemetry",
+    "pyrabbit2",
+    "requests",
+    "httpx",
+    "rich",
+    "starlette",
+    "structlog",
+    "typer",
+    "uvicorn",
+    "uvloop",
+]
 OTHER = {"tarry.client": ["pika", "aio_pika"], "tarry.client.pika": ["aio_pika"], "tarry.client.aio_pika": ["pika"]}
 OTHER["tarry.client.deduplicator_postgres"] = ["pika", "aio_pika"]
 

@@ -21,6 +21,7 @@ from tarry.client.outcomes import Outcomes
 from tarry.client.pika.delivery import attempt_of, incoming
 from tarry.client.request import Incoming
 from tarry.client.settle import answer, unsettled
+from tarry.client.tracing import attempt_span
 
 Handler = Callable[[Any, Any, BasicProperties, bytes], object]
 """A consumer's callback, as pika calls it: channel, method, properties, body."""
@@ -51,7 +52,8 @@ class PikaAdapter(ABC):
                 self.started(queue, properties)
                 started = perf_counter()
                 try:
-                    handle(channel, method, properties, body)
+                    with attempt_span(properties.headers, queue, properties.message_id, body):
+                        handle(channel, method, properties, body)
                 except Exception as error:  # noqa: BLE001 - any exception means that the message failed
                     self.failed(queue, channel, method, properties, body, error)
                 else:
@@ -70,7 +72,8 @@ class PikaAdapter(ABC):
         self.started(queue, properties)
         started = perf_counter()
         try:
-            yield attempt_of(properties, queue, body)
+            with attempt_span(properties.headers, queue, properties.message_id, body):
+                yield attempt_of(properties, queue, body)
         except Exception as error:  # noqa: BLE001 - as above
             self.failed(queue, channel, method, properties, body, error)
         else:
@@ -108,7 +111,8 @@ class PikaAdapter(ABC):
         def work(channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
             started = perf_counter()
             try:
-                handle(channel, method, properties, body)
+                with attempt_span(properties.headers, queue, properties.message_id, body):
+                    handle(channel, method, properties, body)
             except Exception as error:  # noqa: BLE001 - as above
                 settle = partial(self.failed, queue, channel, method, properties, body, error)
             else:

@@ -18,6 +18,7 @@ from tarry.contract.header_reader import RefusalError, sane_owner
 from tarry.contract.layover import content_of, without_legs
 from tarry.contract.message import Acceptance, Origin, Request
 from tarry.contract.returned import fits, returning
+from tarry.contract.trace import trace_of
 from tarry.core.decide import Failure, Rulebook, Schedule
 from tarry.core.ladder import Itinerary, first_queue, itinerary
 from tarry.core.names import RESERVED, Destination
@@ -250,6 +251,7 @@ def _request(delivery: Delivery, headers: ReviewHeaders, origin: Origin, options
         body=body if options.edits.body is None else options.edits.body,
         priority=headers.own_priority,
         speaks_contract=headers.contract,
+        trace=trace_of(pick(properties.headers or b"", h.READ)),
     )
 
 
