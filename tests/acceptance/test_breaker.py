@@ -159,6 +159,7 @@ def _fail_and_recover(scene: Scene) -> None:
         again.hangs = False
         closed = scene.wait_state(BreakerState.CLOSED)
         wait_for(lambda: _ids(again) == {f"m{number}" for number in range(MANY)}, deadline=LONG, what="all to arrive")
+        took = scene.now() - recovered
     changes = scene.changes(recovered)
     assert changes == ["breaker_closing", "breaker_closed"]  # by the probe that it has got: within one wait
     assert closed.reason == "nothing waits any more"
@@ -168,9 +169,14 @@ def _fail_and_recover(scene: Scene) -> None:
     )
     assert (look.verdict.lost, balance.lost, balance.twice, balance.overdue) == (0, 0, 0, 0)
     if not QUICK:
+        assert closed.wait_s is not None
+        assert closed.since is not None
+        closed_after = (closed.since - recovered).total_seconds()
+        assert closed_after <= 2 * closed.wait_s
         sys.stdout.write(
             f"\n{MANY} failed: {probes} probes in the time of two waits; drift p99 of the other destination "
-            f"{calm:.0f} ms before, {storm:.0f} ms during\n"
+            f"{calm:.0f} ms before, {storm:.0f} ms during; closed {closed_after:.0f} s after the recovery, the "
+            f"wait was {closed.wait_s:g} s; all had arrived after {took.total_seconds():.0f} s\n"
         )
 
 

@@ -1,7 +1,8 @@
 """Charges the budgets of what would be scheduled, after the decision and before anything is published.
 
 A retry that is charged comes due in a period that has room for it. The answer is stored under its id and round: a
-request that is delivered again, after a crash or because the broker refused the message, is not charged twice.
+request that is delivered again, after a crash or because the broker refused the message, is not charged twice. If it
+should have come due by then, it is charged for the period in which it comes due now.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ log = structlog.get_logger()
 
 AHEAD = 24
 """Slots after the last due time that a charge may use at first. If none has room, a whole year is searched."""
+
+SEARCHED_AT_ONCE = 20
+"""Of how many owners and queues a whole year is searched in one statement: an hourly budget has 8,784 slots, and a
+statement that takes too long counts as an outage of Postgres.
+"""
 
 MILLION = 1_000_000
 
@@ -86,7 +92,7 @@ class Budgets:
     async def _charge(self, asked: Sequence[Asked], rules: Rulebook) -> dict[str, RoutePlan]:
         """Charges retries of one policy."""
         answers = await self._ask(asked, rules, is_all=False)
-        if full := [one for one in asked if _needs_more(answers.get(one.plan.token))]:
+        for full in _in_parts([one for one in asked if _needs_more(answers.get(one.plan.token))]):
             answers |= await self._ask(full, rules, is_all=True)
         charged = {token: answer for token, answer in answers.items() if not _needs_more(answer)}
         self._report(asked[0].policy.name, len(asked) - len(charged))
@@ -111,6 +117,7 @@ class Budgets:
             asked.decision.due_ms,
             latest_due(failure, asked.policy, plan.now_ms),
             int(self._draw() * MILLION),
+            plan.now_ms,
         )
 
     def _report(self, policy: str, unapplied: int) -> None:
@@ -135,6 +142,16 @@ def _by_policy(plans: Iterable[RoutePlan]) -> Iterator[list[Asked]]:
         if any(budget.subject(owner, plan.queue) is not None for budget in decision.policy.budgets):
             found.setdefault(decision.policy.name, []).append(Asked(plan, item, decision))
     yield from found.values()
+
+
+def _in_parts(asked: Iterable[Asked]) -> Iterator[list[Asked]]:
+    """Those of the same owner and queue are in one part: they are searched for together."""
+    by_counters: dict[tuple[str | None, str], list[Asked]] = {}
+    for one in asked:
+        by_counters.setdefault((one.request.failure.owner, one.plan.queue), []).append(one)
+    groups = list(by_counters.values())
+    for start in range(0, len(groups), SEARCHED_AT_ONCE):
+        yield [one for group in groups[start : start + SEARCHED_AT_ONCE] for one in group]
 
 
 def _needs_more(answer: Charged | None) -> bool:
@@ -163,8 +180,7 @@ def applied(asked: Asked, answer: Charged, rules: Rulebook) -> RoutePlan:
     """The plan as the budgets allow it."""
     plan, decision = asked.plan, asked.decision
     if answer.outcome is ChargeOutcome.CHARGED:
-        # Charged before, and due since: the request was delivered again late. It waits as was decided just now.
-        if answer.due_ms is None or answer.due_ms == decision.due_ms or answer.due_ms <= plan.now_ms:
+        if answer.due_ms is None or answer.due_ms == decision.due_ms:
             return plan
         return plan._replace(decision=_deferred(asked, answer, answer.due_ms, rules))
     return plan._replace(decision=_over(decision, answer))

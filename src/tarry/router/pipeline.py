@@ -212,11 +212,12 @@ class Pipeline:
         """The granted requests, with their round and the audit's count; the duplicates; the undecided requests."""
         known = [request for request in requests if not is_new(request)]
         answer = await self.ledger.claim([claim_of(request) for request in known]) if known else NOTHING
-        if answer.granted and given_up():
+        if requests and given_up():
             # This router was frozen or disconnected before the claim. Another router may have completed these
             # requests, and then nothing would ever complete the rounds claimed now. Requests that are not completed
             # are delivered again.
-            await self.ledger.unclaim([(one.retry_id, one.round) for one in answer.granted.values()])
+            if answer.granted:
+                await self.ledger.unclaim([(one.retry_id, one.round) for one in answer.granted.values()])
             raise GivenUpError
         ours: list[tuple[Request, int]] = []
         duplicates: list[Request] = []

@@ -176,6 +176,7 @@ CHARGE = {
     "due_ms": "due_ms",
     "latest_ms": "latest_ms",
     "draws": "draw",
+    "now_ms": "now_ms",
 }
 LEG_KEY = {"ids": "retry_id", "rounds": "round", "due_ms": "due_ms", "contents": "content", "legs": "leg"}
 LEG = LEG_KEY | {"tiers": "tier", "at_ms": "at_ms", "delay_ms": "delay_ms", "wait_ms": "wait_ms"}
@@ -197,6 +198,7 @@ _KINDS: dict[str, type[Packed]] = {
     "starts_ms": Bigints,
     "ends_ms": Bigints,
     "latest_ms": Bigints,
+    "now_ms": Bigints,
     "most": Integers,
     "knows_round": Booleans,
     "redelivered": Booleans,

@@ -111,6 +111,8 @@ class Charge(NamedTuple):
     """It may not come due later."""
     draw: int
     """Its part of the spread, in millionths."""
+    now_ms: int
+    """When it asks: if it was charged before, and should have come due by then, it is charged anew."""
 
 
 class ChargeOutcome(StrEnum):
@@ -128,7 +130,7 @@ class ChargeOutcome(StrEnum):
 
 
 class Charged(NamedTuple):
-    """The answer to a charge. It is the same whenever it is asked for again."""
+    """The answer to a charge. It is the same when it is asked for again before its due time."""
 
     retry_id: str
     round: int

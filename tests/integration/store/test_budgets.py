@@ -40,7 +40,14 @@ def hours(of: Policy, number: int, start: int = START) -> list[Slot]:
 def charge(
     owner: str | None = "acme", *, slot: int = 1, queue: str = "q", latest: int = NEVER, draw: int = 0
 ) -> Charge:
-    return Charge(str(uuid.uuid4()), 1, owner, queue, slot, START + (slot - 1) * HOUR + 60_000, latest, draw)
+    due_ms = START + (slot - 1) * HOUR + 60_000
+    return Charge(str(uuid.uuid4()), 1, owner, queue, slot, due_ms, latest, draw, now_ms=START)
+
+
+def again(of: Charge, hour: int) -> Charge:
+    """The same retry, whose request is delivered again in a later hour."""
+    begins = START + hour * HOUR
+    return of._replace(slot=hour + 1, due_ms=begins + 60_000, now_ms=begins + 30_000)
 
 
 def ask(
@@ -91,6 +98,57 @@ def test_the_answer_is_the_same_when_it_is_asked_again(store: AuditStore) -> Non
     assert ask(store, policy(DAILY | {"limit": 1}), asked) == first
     assert used(store) == before
     assert ask(store, plain, [asked[0]._replace(round=2)])[0].outcome is ChargeOutcome.REVIEW
+
+
+def test_a_retry_that_is_overdue_is_charged_for_the_period_it_comes_due_in(store: AuditStore) -> None:
+    """Its router was killed, and no other one ran: without that, the later period has one too many."""
+    hourly, per_policy = "p/owner/1h/retries/UTC", "p/policy/1mo/retries/UTC"
+    plain = policy(DAILY, {"per": "policy", "limit": 100, "every": "1mo"})
+    asked = [charge() for _ in range(3)]
+    ask(store, plain, asked)
+    assert hours_of(ask(store, plain, [again(asked[0], 1), charge(slot=2), charge(slot=2)])) == [1, 1, 1]
+    month = min(hour for budget, _, hour in used(store) if budget == per_policy)
+    assert used(store) == {(hourly, "acme", 0): 3, (hourly, "acme", 1): 3, (per_policy, "", month): 5}
+    late = again(asked[1], 1)
+    assert hours_of(ask(store, plain, [late, again(asked[0], 1)])) == [2, 1], "that hour is full"
+    assert ask(store, plain, [late]) == ask(store, plain, [late._replace(due_ms=late.due_ms + 1)]), (
+        "not overdue any more"
+    )
+    assert used(store) == {
+        (hourly, "acme", 0): 3,
+        (hourly, "acme", 1): 3,
+        (hourly, "acme", 2): 1,
+        (per_policy, "", month): 5,
+    }
+
+
+def test_what_is_not_retried_after_all_is_charged_in_no_period_to_come(store: AuditStore) -> None:
+    per_day = {"per": "queue", "limit": 1, "every": "1d", "zone": "Etc/GMT+3"}
+    plain = policy(DAILY | {"limit": 1, "over": "review"}, per_day)
+    first = charge()
+    ask(store, plain, [first])
+    ask(store, policy(DAILY | {"limit": 1}), [charge(slot=2)])
+    refused = ask(store, plain, [again(first, 1)])[0]
+    assert (refused.outcome, refused.due_ms) == (ChargeOutcome.REVIEW, None)
+    assert ask(store, plain, [again(first, 2)])[0] == refused
+    assert [number for (budget, _, _), number in used(store).items() if "queue" in budget] == [0]
+
+
+def test_what_is_deferred_to_another_day_leaves_its_room_to_others(store: AuditStore) -> None:
+    per_day = {"per": "queue", "limit": 1, "every": "1d"}
+    both = policy(per_day, {"per": "owner", "limit": 1, "every": "1h"})
+    usable = hours(both, 40)
+    first = charge()
+    ask(store, both, [first], 40)
+    ask(store, policy({"per": "owner", "limit": 1, "every": "1h"}), [charge(slot=slot) for slot in range(2, 30)], 40)
+    (moved,) = ask(store, both, [again(first, 1)], 40)
+    days = [both.budgets[0].period(START), both.budgets[0].period(moved.due_ms or 0)]
+    assert days[0] != days[1]
+    rows = store.sql.execute(
+        "select extract(epoch from starts) * 1000, used from budget_use where budget like '%queue%'"
+    )
+    assert {int(starts): number for starts, number in rows} == {days[0].starts: 0, days[1].starts: 1}
+    assert len(usable) == 40
 
 
 def test_all_budgets_must_have_room_and_count_what_they_are_to_count(store: AuditStore) -> None:
@@ -249,7 +307,7 @@ def test_an_hour_is_used_up_before_a_later_one_is_charged(store: AuditStore) -> 
 def test_old_counters_and_answers_are_deleted(store: AuditStore) -> None:
     plain = policy()
     past = now_ms() // HOUR * HOUR - 40 * 24 * HOUR
-    old = [Charge(id_of(name), 1, "acme", "q", 1, past + 1, NEVER, 0) for name in ("old", "open")]
+    old = [Charge(id_of(name), 1, "acme", "q", 1, past + 1, NEVER, 0, past) for name in ("old", "open")]
     store.claim(request("open"))
     store.do(store.one.charge(plain, old, hours(plain, 2, past), is_all=True))
     store.sql.execute("update budget_charge set charged_at = charged_at - interval '40 days'")

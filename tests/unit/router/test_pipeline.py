@@ -196,6 +196,13 @@ def test_claims_on_requests_that_went_to_another_router_are_given_back(fakes: Fa
     assert (fakes.published, pipeline.in_flight) == ([], set())
 
 
+def test_messages_without_an_id_that_went_to_another_router_are_left_to_it(fakes: Fakes) -> None:
+    """Nothing recognises them there: each would return twice. The question about eligibility can take half a minute."""
+    with pytest.raises(GivenUpError):
+        asyncio.run(fakes.pipeline().handle([rejected()], lambda: True))
+    assert (fakes.published, fakes.ledger.log) == ([], [])
+
+
 @pytest.mark.parametrize("outcome", [PublishOutcome.NACKED, PublishOutcome.RETURNED, PublishOutcome.UNKNOWN])
 def test_what_the_broker_does_not_take_stays_and_the_others_go_on(fakes: Fakes, outcome: PublishOutcome) -> None:
     fakes.outcomes["m-1"] = outcome

@@ -3,7 +3,7 @@
 select retry_id::text, round, outcome, due, full_one, most
   from tarry_charge(%(ids)b, %(rounds)b, %(owners)b, %(queues)b, %(slots)b, %(due_ms)b, %(latest_ms)b, %(draws)b,
                     %(policy)s, %(budgets)b, %(pers)b, %(everys)b, %(limits)b, %(amounts)b, %(overs)b,
-                    %(opens_ms)b, %(spreads_ms)b, %(starts_ms)b, %(ends_ms)b, %(is_all)s);
+                    %(opens_ms)b, %(spreads_ms)b, %(starts_ms)b, %(ends_ms)b, %(is_all)s, %(now_ms)b);
 
 -- name: owner_caps
 -- The most retries of owners that operators have limited.
