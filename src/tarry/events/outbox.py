@@ -234,8 +234,8 @@ class Outbox:
         return [*of_steps, *(one for one in of_actions if one is not None)]
 
     async def _publish(self, publisher: Publisher, events: Sequence[Event]) -> None:
-        """Raises unless the stream has all of them. The broker confirms an event that any queue has taken, so the stream
-        must exist before and after that: otherwise only an operator's queue has it.
+        """Raises unless the stream has all of them. The broker confirms an event that any queue has taken, so the
+        stream must exist before and after that: otherwise only an operator's queue has it.
         """
         if not events:
             return

@@ -31,6 +31,7 @@ from tarry.operations.paused_destination import (
     PausedDestination,
     assert_pause,
     read_paused_destinations,
+    store_pause,
 )
 from tarry.store.database import PostgresSession, Row
 from tarry.topology.model import Topology
@@ -268,7 +269,7 @@ async def hold(
         pause_id, why = str(uuid.uuid4()), (forced.reason if forced else None) or move.reason
         about = {"lasts": None, "rate": None, "canary": False, "observe": None}
         await page.one("begin_pause", id=pause_id, scope="breaker", pattern=label, actor=actor, reason=why, **about)
-    await page.change("pause_destination", destination=label, kind="queue", name=Destination.of_label(label).name)
+    await store_pause(page, Destination.of_label(label))
     await set_breaker(page, label, move, policy, pause_id=pause_id, forced=forced)
 
 

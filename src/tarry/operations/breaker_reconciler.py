@@ -47,6 +47,7 @@ from tarry.operations.paused_destination import (
     PausedDestination,
     assert_pause,
     read_paused_destinations,
+    store_pause,
 )
 from tarry.topology.model import Topology
 
@@ -218,8 +219,7 @@ class BreakerPass:
             known = await lock_breaker(page, label)
             if known is None or known.state is not BreakerState.OPEN or (paused is not None and paused[0] in HELD):
                 return
-            name = Destination.of_label(label).name
-            await page.change("pause_destination", destination=label, kind="queue", name=name)
+            await store_pause(page, Destination.of_label(label))
         await self._bind(label)
 
     async def _bind(self, label: str) -> None:

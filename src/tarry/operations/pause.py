@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 import uuid
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
@@ -29,10 +30,12 @@ from tarry.operations.paused_destination import (
     HELD,
     RELEASE_RATE,
     PausedDestination,
+    assert_pause,
     begin_pause,
     count_paused_destinations,
     read_paused_destinations,
     require_gates,
+    store_pause,
     undo_pause,
 )
 from tarry.operations.throttle import ThrottleView, active_throttles, limits
@@ -200,8 +203,13 @@ async def pause(
             await require_gates(context)  # nor if it would be refused: that would end a release under way
         made = str(uuid.uuid4())
         about = {"id": made, "scope": scope, "pattern": pattern, "actor": actor, "reason": reason, "lasts": lasts}
-        row = await context.store.one("begin_pause", **about, **end)
-        problems = await _hold_all(context, holders)
+        async with context.store.transaction() as page:
+            row = await page.one("begin_pause", **about, **end)
+            if len(holders) == 1:
+                await store_pause(page, holders[0])
+        # Of a glob the service pauses what is not paused yet. Nothing else would pause a single destination that is not
+        # stored with its pause.
+        problems = await _hold_all(context, holders, assert_pause if len(holders) == 1 else begin_pause)
         if problems and all(holder in problems and _is_refusal(problems[holder]) for holder in holders):
             await _undo(context, made, holders)
             raise BrokerError("\n".join(dict.fromkeys(map(str, problems.values()))))
@@ -352,12 +360,14 @@ async def _without_key(context: OperatorContext, scope: Scope, pattern: str) -> 
     return int(row[0]) if row else 0
 
 
-async def _hold_all(context: OperatorContext, holders: list[Holder]) -> dict[Holder, BrokerError]:
+async def _hold_all(
+    context: OperatorContext, holders: list[Holder], hold: Callable[[OperatorContext, Holder], Awaitable[None]]
+) -> dict[Holder, BrokerError]:
     """Pauses the destinations; returns those that could not be paused, and why."""
     problems: dict[Holder, BrokerError] = {}
     for holder in holders:
         try:
-            await begin_pause(context, holder)
+            await hold(context, holder)
         except BrokerError as error:
             problems[holder] = error
     return problems

@@ -19,6 +19,7 @@ from tarry.amqp.management import Management
 from tarry.core.names import GATE_KINDS, Destination, Gate, Holder, holder_of
 from tarry.errors import BrokerError, BrokerUnreachableError, MissingOnBrokerError
 from tarry.operations.context import OperatorContext
+from tarry.store.database import Queries
 from tarry.tasks import in_thread
 from tarry.topology.blueprint import held_queue
 
@@ -95,8 +96,13 @@ async def count_paused_destinations(context: OperatorContext) -> list[PausedDest
 
 async def begin_pause(context: OperatorContext, holder: Holder) -> None:
     """Stores the paused destination first, then binds. An error of the broker is stored as its problem, and raised."""
-    await context.store.change("pause_destination", destination=holder.label, kind=holder.kind, name=holder.name)
+    await store_pause(context.store, holder)
     await assert_pause(context, holder)
+
+
+async def store_pause(store: Queries, holder: Holder) -> None:
+    """Its binding follows: by the caller, or by the service if the caller does not get that far."""
+    await store.change("pause_destination", destination=holder.label, kind=holder.kind, name=holder.name)
 
 
 async def assert_pause(context: OperatorContext, holder: Holder) -> None:

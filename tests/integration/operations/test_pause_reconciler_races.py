@@ -16,7 +16,7 @@ from tarry.errors import BrokerError, BrokerUnreachableError, ConflictError
 from tarry.operations import pause as pause_module
 from tarry.operations import pause_reconciler
 from tarry.operations.context import OperatorContext
-from tarry.operations.pause import Pause, active_pauses, pause, resume
+from tarry.operations.pause import Pause, Scope, active_pauses, pause, resume
 from tarry.operations.pause_reconciler import PauseReconciler, Watchers
 from tarry.operations.paused_destination import assert_throttle, begin_pause, read_paused_destinations
 from tarry.operations.release import Release
@@ -71,6 +71,32 @@ def test_a_pause_that_expires_does_not_release_what_was_paused_again(
     states, left = operator.do(expire)
     assert states == ["holding"]
     assert set(_targets(left)) == {("job type pdf", False)}
+
+
+@pytest.mark.parametrize(("scope", "name", "label"), [("queue", "orders", "orders"), ("job-type", "pdf", "~type:pdf")])
+def test_a_pause_is_completed_by_the_service_if_its_command_was_killed(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch, scope: Scope, name: str, label: str
+) -> None:
+    class KilledError(Exception): ...
+
+    async def killed(*_: object) -> None:
+        raise KilledError
+
+    operator.installation.declare("orders")
+    operator.installation.channel.queue_bind("orders", "retry.deliver", ORDERS.key)
+    monkeypatch.setattr(pause_module, "_hold_all", killed)
+
+    async def act(context: OperatorContext) -> list[tuple[str, str, bool]]:
+        with pytest.raises(KilledError):
+            await pause(context, name, scope=scope, actor="ann")
+        reconciler = PauseReconciler(context)
+        try:
+            await reconciler.look()
+        finally:
+            await reconciler.close()
+        return [(one.label, one.state, one.bound_at is not None) for one in await read_paused_destinations(context)]
+
+    assert operator.do(act) == [(label, "holding", True)]
 
 
 def test_a_pause_that_expires_releases_what_it_held(operator: Operator) -> None:
