@@ -150,14 +150,15 @@ class Release:
                         await self._caught_up()
 
     async def _goes_on_throttled(self) -> bool:
-        """Without Postgres it goes on at its last rate, as other returns do; unless the broker says that it is paused:
-        another service may reach Postgres, or it was paused just before.
+        """Without Postgres it goes on at its last rate, as other returns do. Not if the broker says that it is paused,
+        or that another service, which may reach Postgres, releases it too: together they would exceed the rate.
         """
         try:
             wanted = await self._goes_on()
         except AuditUnavailableError:
             self._known = False
-            return not await is_held_on_broker(self.context, self.paused.holder)
+            _, consumers = await self.context.binder.counts(self.context.names.held_queue(self.paused.holder))
+            return consumers <= 1 and not await is_held_on_broker(self.context, self.paused.holder)
         self._known = True
         return wanted
 

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from tarry.core.durations import PATTERN, humanise
 from tarry.errors import TopologyError
 from tarry.topology.model import POLICY_PROBLEMS, Source, Topology
 from tarry.topology.toml_file import BadFileError, parse_toml, read_text
@@ -21,6 +22,7 @@ Location = Sequence[int | str]
 ALPHABETS = {
     "name": "use small letters, digits, `.`, `_` and `-`, and start with a letter or digit",
     "prefix": "use letters, digits, `.`, `_`, `:` and `-`, 64 at the most",
+    "url_env": "use letters, digits and `_`",
 }
 """The patterns of these fields, described in words."""
 
@@ -39,8 +41,31 @@ def validation_messages(problem: ErrorDetails) -> list[str]:
             return problem["msg"].removeprefix("Value error, ").splitlines()
         case "string_pattern_mismatch":
             return [f"`{short(problem['input'])}`: {ALPHABETS.get(str(location[-1]), problem['msg'])}"]
+        case "model_type" | "dict_type" | "tuple_type" | "list_type" as kind:
+            return [
+                f"`{short(problem['input'])}`: write {_form(location, is_list=kind in ('tuple_type', 'list_type'))}"
+            ]
+        case "less_than_equal" | "greater_than_equal" as kind if _is_duration(location):
+            word, limit = ("most", "le") if kind == "less_than_equal" else ("least", "ge")
+            given = humanise(problem["input"]) if isinstance(problem["input"], int) else short(problem["input"])
+            return [f"`{given}`: at {word} {humanise(problem['ctx'][limit])}"]
         case _:
             return [f"`{short(problem['input'])}`: {problem['msg'].replace('Input should', 'should')}"]
+
+
+def _form(location: Location, *, is_list: bool) -> str:
+    """How a table or a list is written."""
+    keys = ", ".join(sorted(known_keys(location)))
+    if not keys:
+        return 'a list in [ ], as in ["1m", "5m"]' if is_list else "a table in { }"
+    return f"a table in {{ }}{', or a list of them' if is_list else ''}, with some of the keys {keys}"
+
+
+def _is_duration(location: Location) -> bool:
+    """Whether the field is written as text with a unit, and checked as milliseconds."""
+    model = model_at(location[:-1])
+    found = {} if model is None else model.model_json_schema()["properties"].get(str(location[-1]), {})
+    return any(part.get("pattern") == PATTERN for part in (found, *found.get("anyOf", ())))
 
 
 def short(given: object) -> str:

@@ -25,8 +25,8 @@ OUTAGE = range(2, 5)
 class Backlog:
     """A held queue with a backlog; and the store and the broker of its release."""
 
-    def __init__(self) -> None:
-        self.looks = 0
+    def __init__(self, consumers: int = 1) -> None:
+        self.looks, self.consumers = 0, consumers
         self.released_at: list[int] = []
         self.throttle, self.state_since, self.canary, self.label = 5, None, False, "orders"
         self.store, self.binder, self.actor, self.names = self, self, "watcher", self
@@ -39,6 +39,13 @@ class Backlog:
         if self.looks in OUTAGE:
             raise AuditUnavailableError("gone")
         return ("releasing" if self.looks < OUTAGE.stop else "holding", 500, False, None, 5)
+
+    def held_queue(self, holder: Destination) -> str:
+        return f"retry.held.{holder.name}"
+
+    async def counts(self, queue: str) -> tuple[int, int]:
+        assert queue == "retry.held.orders"
+        return 7, self.consumers
 
     async def take(self, _most: int, patience: float) -> Sequence[Delivery]:
         await asyncio.sleep(min(patience, 0.01))
@@ -67,6 +74,16 @@ def test_throttle_that_another_service_has_paused_ends_without_postgres(monkeypa
     work = Release(cast("OperatorContext", fake), cast("PausedDestination", fake))
     asyncio.run(work._throttle(cast("HeldQueue", fake), "retry.held.orders"))
     assert fake.looks == OUTAGE.start, "it ends at the first look that Postgres does not answer"
+
+
+def test_throttle_that_another_service_has_taken_over_ends_without_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only this one has lost Postgres. Together they would be twice as fast as the throttle allows."""
+    monkeypatch.setattr(release, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(release, "is_held_on_broker", _says(False))
+    fake = Backlog(consumers=2)
+    work = Release(cast("OperatorContext", fake), cast("PausedDestination", fake))
+    asyncio.run(work._throttle(cast("HeldQueue", fake), "retry.held.orders"))
+    assert fake.looks == OUTAGE.start
 
 
 def _says(answer: bool) -> Callable[..., Awaitable[bool]]:  # noqa: FBT001 - what the broker says

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tarry.errors import TopologyError
 from tarry.topology.load import load, shipped
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 GOOD_POLICY = '[[policy]]\nname = "default"\nschedule = ["2s"]\nmax_retries = 1\n'
 
@@ -216,3 +219,41 @@ def test_a_window_that_leads_beyond_a_year_is_refused(tmp_path: Path) -> None:
         "policies/10-mail.toml:1: policy default: a delay of 360d can become 367d while its window is closed, which is "
         "more than a year (366d): shorten it, or open the window more often"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('breaker = { within = "2h" }', "breaker, within: `2h`: at most 1h"),
+        ('breaker = { wait = "10ms" }', "breaker, wait: `10ms`: at least 1s"),
+        ('eligibility = { at = "due", answer_within = "2d" }', "eligibility, answer_within: `2d`: at most 1d"),
+        ('stuck_after = "0s"', "stuck_after: `0s`: at least 1ms"),
+        (
+            "breaker = true",
+            "breaker: `True`: write a table in { }, with some of the keys failed, longest_wait, of, wait, within",
+        ),
+        (
+            'window = "mon-fri"',
+            (
+                "window: `mon-fri`: write a table in { }, or a list of them, "
+                "with some of the keys never, only, spread, zone"
+            ),
+        ),
+        ('schedule = "1s"', 'schedule: `1s`: write a list in [ ], as in ["1m", "5m"]'),
+        ('eligibility = { url_env = "1X", key = "d" }', "eligibility, url_env: `1X`: use letters, digits and `_`"),
+    ],
+)
+def test_a_bad_value_is_answered_in_the_terms_of_the_file(tmp_path: Path, line: str, message: str) -> None:
+    given = 'name = "mail"\nmax_retries = 1\n' + ("" if "schedule" in line else 'schedule = ["2s"]\n')
+    found = problems(tmp_path, policy=f"[[policy]]\n{given}{line}\n")
+    assert found[0].partition(": policy mail, ")[2] == message
+
+
+BLOCKS = re.findall(r"```toml\n(.*?)```", (DOCS / "policies.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.split("\n")[1][:40] or block[:40])
+def test_every_example_of_the_page_about_policies_loads(tmp_path: Path, block: str) -> None:
+    whole = block if "[[policy]]" in block else f"{GOOD_POLICY}{block}"
+    (tmp_path / "tarry.toml").write_text(whole, encoding="utf-8")
+    assert load(tmp_path).policies
