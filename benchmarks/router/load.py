@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from benchmarks.router.stage import ORIGIN, Space
 from tarry.amqp.field_tables import entry
@@ -24,25 +24,25 @@ HEADERS = b"".join(
 )
 
 
-def request() -> Message:
-    """Into the intake, the one exchange that leads to the request queue."""
+def request(more: bytes = b"") -> Message:
+    """Into the intake, the one exchange that leads to the request queue; with more headers, encoded."""
     number = next(_numbers)
-    properties = Properties(headers=HEADERS, delivery_mode=PERSISTENT, message_id=b"m-%d" % number)
+    properties = Properties(headers=HEADERS + more, delivery_mode=PERSISTENT, message_id=b"m-%d" % number)
     return Message("retry.intake", ORIGIN, properties, BODY, f"m-{number}")
 
 
-async def fill(space: Space, count: int) -> None:
-    """So many requests, confirmed."""
+async def fill(space: Space, count: int, more: Callable[[], bytes] = bytes) -> None:
+    """So many requests, confirmed. `more` makes more headers for each."""
     publisher = await Publisher.open(space.address, "benchmark: load")
     try:
         for start in range(0, count, 1000):
-            await send(publisher, min(1000, count - start))
+            await send(publisher, min(1000, count - start), more)
     finally:
         await publisher.link.close()
 
 
-async def send(publisher: Publisher, count: int) -> None:
-    outcomes = await publisher.publish([request() for _ in range(count)])
+async def send(publisher: Publisher, count: int, more: Callable[[], bytes] = bytes) -> None:
+    outcomes = await publisher.publish([request(more()) for _ in range(count)])
     if set(outcomes) - {PublishOutcome.CONFIRMED}:
         raise RuntimeError(f"the broker did not take every request: {set(outcomes)}")
 

@@ -37,6 +37,11 @@ class Serving:
             text = answer.read().decode()
         return sum(map(float, re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE)))
 
+    def processor_s(self) -> float:
+        """Seconds of processor time that it has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def rss(self) -> float:
         """Resident memory in MiB."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
@@ -54,13 +59,13 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(space: Space) -> Iterator[Serving]:
+def serving(space: Space, **settings: str) -> Iterator[Serving]:
     """Its log goes to a file, as it would in earnest."""
     log_path = space.folder / "serve.log"
     with log_path.open("w+") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "tarry", "serve"],
-            env=os.environ | space.environment | {"HTTP_PORT": "0"},
+            env=os.environ | space.environment | {"HTTP_PORT": "0"} | settings,
             stderr=log,
             text=True,
         )

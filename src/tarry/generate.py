@@ -12,6 +12,8 @@ from pathlib import Path
 import typer
 
 from tarry.events.schema import events_schema_text
+from tarry.service.alerts import rules_text
+from tarry.service.grafana import DASHBOARDS, dashboard_text
 from tarry.service.reference import metrics_markdown
 from tarry.settings.reference import settings_markdown
 from tarry.topology.definitions import definitions_text
@@ -31,6 +33,10 @@ def files() -> Iterator[tuple[Path, Callable[[], str]]]:
     yield ROOT / "docs" / "settings.md", settings_markdown
     yield ROOT / "docs" / "metrics.md", metrics_markdown
     yield ROOT / "docs" / "events.schema.json", events_schema_text
+    yield ROOT / "deploy" / "prometheus" / "tarry.rules.yml", rules_text
+    for dashboard in DASHBOARDS:
+        path = ROOT / "deploy" / "grafana" / "dashboards" / f"{dashboard.name}.json"
+        yield path, partial(dashboard_text, dashboard.name)
     for name in ("retry_pb2.py", "retry_pb2.pyi"):
         yield CONTRACT / name, partial(contract_code, name)
 

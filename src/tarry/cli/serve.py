@@ -202,6 +202,7 @@ async def _serve_with(context: OperatorContext, service: Service, settings: Sett
         http=f"{host}:{port}",
         batch=settings.batch_size,
         topology=described(service.topology),
+        **({"traces": service.traces.endpoint} if service.traces is not None else {}),
     )
     try:
         await service.run(stop)

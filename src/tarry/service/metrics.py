@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tarry import __version__
+from tarry.amqp.publisher import PublishOutcome
 from tarry.attach.listing import AttachmentState
 from tarry.audit.maintenance import AuditFindings
 from tarry.contract.message import Request
@@ -180,8 +181,6 @@ class Metrics:
             "retry-now, redrive or resume) returns.",
             "kind",
         )
-        for kind in ("automatic", "manual"):
-            self.kinds.labels(kind)
         self.attempts = count("tarry_retries_by_attempt", "Retries scheduled, by which attempt it is.", "attempt")
         self.outcomes = count(
             "tarry_outcomes_by_attempt",
@@ -221,8 +220,6 @@ class Metrics:
         self.stuck_recovered = count(
             "tarry_stuck_recovered", "Stuck attempts that were recovered: sent to their `queue` or to `review`.", "to"
         )
-        for to in ("queue", "review"):
-            self.stuck_recovered.labels(to)
         self.cancelled = count("tarry_cancelled", "Retries that were diverted at the cancelled gate.", "queue")
         self.degraded = gauge("tarry_degraded", "1 while Postgres is unavailable and history waits in the broker.")
         self.trouble = gauge("tarry_postgres_trouble", "1 for the kind of problem that Postgres has.", "kind")
@@ -258,6 +255,23 @@ class Metrics:
         self.policies = gauge("tarry_policy_info", "1 for each policy in use.", "policy", "max_retries")
         self.build = gauge("tarry_build_info", "The version in use.", "version")
         self.build.labels(__version__).set(1)
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """Shows label values before they are counted: an alert on an increase would miss the first one."""
+        refusals = [outcome.value for outcome in PublishOutcome if outcome is not PublishOutcome.CONFIRMED]
+        for counter, values in (
+            (self.kinds, ("automatic", "manual")),
+            (self.stuck, refusals),
+            (self.detours, ("returned", "nacked")),
+            (self.unroutable, ("review", "sent_on")),
+            (self.layovers, ("sent", "duplicate", "review")),
+            (self.reloads, ("used", "refused")),
+            (self.stuck_recovered, ("queue", "review")),
+            (self.spans, ("sent", "failed", "dropped")),
+        ):
+            for value in values:
+                counter.labels(value)
 
     def _add_guards(self) -> None:
         count = self._counter

@@ -83,6 +83,8 @@ class SpanSender:
     limits: Limits = field(default_factory=Limits)
     on_outcome: Callable[[str, int], None] = lambda _outcome, _number: None
     """Called with `sent`, `dropped` or `failed` and a number of spans, also from the thread."""
+    endpoint: str = ""
+    """The address of the collector, for the log."""
     _queue: deque[Span] = field(default_factory=deque)
     _wake: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -184,8 +186,8 @@ def span_sender(service: str, broker: Attributes, on_outcome: Callable[[str, int
         return exporter.export(encoder.encode(spans)) is SpanExportResult.SUCCESS
 
     parts = urlsplit(environ[name].strip())
-    log.info("traces are on", endpoint=f"{parts.scheme}://{parts.hostname}:{parts.port or ''}".rstrip(":"))
-    return SpanSender(export, exporter.shutdown, Limits.of(environ), on_outcome)
+    shown = f"{parts.scheme}://{parts.hostname}:{parts.port or ''}".rstrip(":")  # without a user or a password
+    return SpanSender(export, exporter.shutdown, Limits.of(environ), on_outcome, shown)
 
 
 def _problem(environ: Mapping[str, str], name: str) -> tuple[str | None, str]:

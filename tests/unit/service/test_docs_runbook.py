@@ -14,7 +14,7 @@ RUNBOOK = (DOCS / "operations.md").read_text(encoding="utf-8")
 def test_every_symptom_says_what_to_run_and_when_it_is_over() -> None:
     sections = {part.partition("\n")[0]: part for part in RUNBOOK.split("\n## ")[1:]}
     sections.pop("Who did that?")
-    assert len(sections) == 14
+    assert len(sections) >= 19
     for title, text in sections.items():
         for word in ("**You see**", "**Run**", "**It is over when**", "```console"):
             assert word in text, f"{title}: {word}"

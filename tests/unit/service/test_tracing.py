@@ -137,6 +137,7 @@ def test_sender_of_a_service_speaks_otlp(monkeypatch: pytest.MonkeyPatch) -> Non
             lambda outcome, number: counted.update({outcome: number}),
         )
         assert made is not None
+        assert made.endpoint == address_of(receiver)
         made.add([span(1), span(2)])
         asyncio.run(made.close())
         first, second = received_spans(receiver)
