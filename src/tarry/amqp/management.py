@@ -92,6 +92,11 @@ class Management:
         """
         return self._list("queues", disable_stats="true", enable_queue_totals="true")
 
+    def traffic(self) -> list[Json]:
+        """All queues of the vhost with the rates at which messages come and are taken."""
+        rates = ",".join(f"message_stats.{one}_details.rate" for one in ("publish", "deliver_get"))
+        return self._list("queues", columns=f"name,{rates}")
+
     def queue(self, name: str) -> Json | None:
         if name in DOTS:
             return next((one for one in self.queues() if one["name"] == name), None)

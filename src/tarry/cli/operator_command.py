@@ -1,7 +1,8 @@
 """The common options of operator commands, and the filter options of those that select messages.
 
-Such a command is an async function with a parameter `operations`, and `chosen` if it takes a filter. `operator_command`
-replaces these two parameters by the options that they are built from, which are defined here once.
+Such a command is an async function with a parameter `operations`, and `chosen` or `wanted` if it takes a filter of
+messages in review or of retries. `operator_command` replaces these by the options that they are built from, which are
+defined here once.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from tarry.cli.installation import BrokerUrl, DatabaseUrl, installation, moment
 from tarry.cli.logs import set_up_command_logs
 from tarry.cli.options import ApiToken, ApiUrl, CaFile, ManagementUrl, RequestedBy, TopologyFolder
 from tarry.cli.remote import current_user, remote_operations
+from tarry.core.states import State
+from tarry.operations.action_log import ORIGIN
 from tarry.operations.context import OperatorContext, OperatorLimits
 from tarry.operations.local import LocalOperations
+from tarry.operations.lookup import RetryFilter
 from tarry.operations.protocol import Operations
 from tarry.operations.review.browse import Filter
 
@@ -85,23 +89,55 @@ def filter_from(
     )
 
 
+def retries_from(
+    *,
+    state: Annotated[list[State] | None, typer.Option(help="Only in this state. Repeatable.")] = None,
+    queue: Annotated[str | None, typer.Option(help="The queue it failed in.")] = None,
+    policy: Annotated[str | None, typer.Option(help="The policy that it follows.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Whom the message belongs to.")] = None,
+    error: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The type of its error, or a part of the reason.")
+    ] = None,
+    fingerprint: Annotated[str | None, typer.Option(help="The fingerprint of its error, or a prefix.")] = None,
+    message_id: Annotated[str | None, typer.Option(help="The id of its message.")] = None,
+    due_after: Annotated[str | None, typer.Option(metavar="WHEN", help="Due at this time or later.")] = None,
+    due_before: Annotated[str | None, typer.Option(metavar="WHEN", help="Due before this time.")] = None,
+) -> RetryFilter:
+    return RetryFilter(
+        states=state or None,
+        queue=queue,
+        fingerprint=fingerprint,
+        message_id=message_id,
+        due_after=moment(due_after, "--due-after"),
+        due_before=moment(due_before, "--due-before"),
+        owner=owner,
+        policy=policy,
+        error=error,
+    )
+
+
+FILTERS: dict[str, Callable[..., object]] = {"chosen": filter_from, "wanted": retries_from}
+"""Parameters of commands, and the options that make them."""
+
 Command = Callable[..., Coroutine[Any, Any, None]]
 
 
 def operator_command(command: Command, *, only_looks: bool = False) -> Callable[..., None]:
-    """A function for typer: `operations` and `chosen` are replaced by the options that they are built from.
+    """A function for typer: `operations` and filters are replaced by the options that they are built from.
 
     Without readable topology files, a command that `only_looks` uses the default names; others refuse.
     """
-    chosen = _options(filter_from) if "chosen" in inspect.signature(command).parameters else []
+    named = inspect.signature(command).parameters
+    name, make = next(((name, make) for name, make in FILTERS.items() if name in named), ("", None))
+    chosen = [] if make is None else _options(make)
     where = _options(operations_from, leave_out="only_looks")
-    own = [one for one in _options(command) if one.name not in ("operations", "chosen")]
+    own = [one for one in _options(command) if one.name not in ("operations", name)]
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
         set_up_command_logs()
         place = {one.name: given.pop(one.name) for one in where}
-        picked = {"chosen": filter_from(**{one.name: given.pop(one.name) for one in chosen})} if chosen else {}
+        picked = {} if make is None else {name: make(**{one.name: given.pop(one.name) for one in chosen})}
         asyncio.run(_run(command, given | picked, place | {"only_looks": only_looks}))
 
     parameters = [*own, *chosen, *where]
@@ -111,6 +147,7 @@ def operator_command(command: Command, *, only_looks: bool = False) -> Callable[
 
 
 async def _run(command: Command, arguments: dict[str, Any], where: dict[str, Any]) -> None:
+    ORIGIN.set("command")
     async with operations_from(**where) as operations:
         await command(operations=operations, **arguments)
 

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -52,12 +53,23 @@ QUEUE = "the review queue"
 LARGE = 10
 """More messages than this need a confirmation."""
 
+DOING = {"redrive": "redriving", "discard": "discarding", "cancel": "cancelling", "retry_now": "retrying"}
+
 LOOK_EVERY = 0.5
 """Seconds between two updates of the progress bar."""
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Retry ids or their prefixes, or message ids.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help=f"Do not ask for confirmation of more than {LARGE} messages.")]
 Rate = Annotated[float | None, typer.Option(metavar="N", show_default="no limit", help="Messages per second.")]
+Watch = Annotated[
+    str | None,
+    typer.Option(
+        "--watch",
+        metavar="DURATION",
+        help="Process 1, then 10, then 100 and so on. Watch for this long after each batch, as in 10s; stop if more "
+        "than a tenth failed.",
+    ),
+]
 Background = Annotated[
     bool, typer.Option("--background", help="Let `tarry serve` run the job; `tarry review job` shows its progress.")
 ]
@@ -251,6 +263,7 @@ async def redrive(
         str | None, typer.Option(metavar="DURATION", help="Wait this long first, as in 5m or 1h30m.")
     ] = None,
     rate: Rate = None,
+    watch: Watch = None,
     edit_body: Annotated[
         Path | None,
         typer.Option(
@@ -272,8 +285,9 @@ async def redrive(
 ) -> None:
     """Redrive messages to the queue they failed in, or to another.
 
-    The selection is frozen first. Messages that another consumer takes meanwhile are reported, not duplicated. Ctrl-C
-    stops the job; `tarry review job ID --resume` resumes it.
+    The selection is frozen first; with --watch, growing batches are tried before the rest. Messages that another
+    consumer takes meanwhile are reported, not duplicated. Ctrl-C stops the job; `tarry review job ID --resume` resumes
+    it.
     """
     body = _read(edit_body)
     if body is not None and len(ids or ()) != 1:
@@ -281,9 +295,9 @@ async def redrive(
     edits = edits_from(set_header or (), drop_header or (), body)
     delay_ms = int(duration(delay, "--delay").total_seconds() * 1000) if delay else 0
     options = RedriveOptions(not keep_attempts, to, delay_ms, edits)
-    spec = JobSpec("redrive", await _with_ids(operations, chosen, ids), options, rate)
+    spec = JobSpec("redrive", await _with_ids(operations, chosen, ids), options, rate, watch=watched(watch))
     await _confirm(operations, spec, "redrive", yes=yes)
-    await _carry_out(
+    await carry_out(
         operations, await operations.create_job(spec, here=not background), background=background, as_json=as_json
     )
 
@@ -307,7 +321,7 @@ async def discard(
     if not reason.strip():
         raise SettingsError("A discard needs a reason, which is recorded in the history: --reason '…'.")
     await _confirm(operations, spec, "discard", yes=yes)
-    await _carry_out(
+    await carry_out(
         operations, await operations.create_job(spec, here=not background), background=background, as_json=as_json
     )
 
@@ -355,13 +369,17 @@ async def job(
         raise SettingsError("Use only one of --stop, --resume and --abandon.")
     if resume or resend_unconfirmed:
         found = await operations.resume_job(found.id, resend_unconfirmed=resend_unconfirmed, here=not background)
-        await _carry_out(operations, found, background=background, as_json=as_json)
+        await carry_out(operations, found, background=background, as_json=as_json)
         return
     if stop:
         found = await operations.stop_job(found.id)
     if abandon:
         found = await operations.abandon_job(found.id)
     await _show_result(operations, found, as_json=as_json)
+
+
+def watched(text: str | None) -> timedelta | None:
+    return duration(text, "--watch") if text is not None else None
 
 
 async def _with_ids(operations: Operations, chosen: Filter, ids: list[str] | None) -> Filter:
@@ -391,13 +409,13 @@ async def _confirm(operations: Operations, spec: JobSpec, verb: str, *, yes: boo
         raise typer.Abort
 
 
-async def _carry_out(operations: Operations, made: JobStatus, *, background: bool, as_json: bool) -> None:
+async def carry_out(operations: Operations, made: JobStatus, *, background: bool, as_json: bool) -> None:
     if background:
         note(f"`tarry serve` runs the job: see `tarry review job {made.id}`")
         await _show_result(operations, made, as_json=as_json)
         return
     stop = asyncio.Event()
-    with progress_bar("redriving" if made.kind == "redrive" else "discarding", quiet=as_json) as bar:
+    with progress_bar(DOING[made.kind], quiet=as_json) as bar:
         async with _interruptible(stop), _watched(operations, made.id, bar):
             done = await operations.work_on_job(made.id, stop)
     if stop.is_set() and done.finished_at is None:

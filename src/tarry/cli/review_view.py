@@ -150,13 +150,17 @@ def show_jobs(found: Sequence[JobStatus]) -> None:
     print_table(shown)
 
 
+DONE = {"redrive": "redriven", "discard": "discarded", "cancel": "cancelled", "retry_now": "retried"}
+
+
 def show_job(job: JobStatus, problems: Sequence[JobProblem]) -> None:
-    verb = "redriven" if job.kind == "redrive" else "discarded"
+    verb = DONE[job.kind]
+    is_review = job.kind in ("redrive", "discard")
     line(f"job {job.id}: {job.state}, {job.done:,} of {job.total:,} {verb}", *_mark(job))
     for number, what in (
         (job.gone, "no longer in the queue: another consumer took them"),
-        (job.failed, "could not be sent and are still in review"),
-        (job.skipped, "skipped: no longer in review, or the job was abandoned"),
+        (job.failed, "could not be sent and are still in review" if is_review else "could not be diverted"),
+        (job.skipped, "skipped: meanwhile in another state, or the job was abandoned"),
         (
             job.unconfirmed,
             "unconfirmed: interrupted while they were sent. `--resume` checks again, `--resend-unconfirmed` resends",

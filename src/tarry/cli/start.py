@@ -25,6 +25,7 @@ CONTENTS = {
     "attach": ("attach", "detach"),
     "status": ("status",),
     "history": ("history",),
+    "retries": ("retries",),
     "events": ("events",),
     "webhooks": ("webhooks",),
     "explain": ("explain",),

@@ -11,6 +11,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -34,6 +35,10 @@ UNFINISHED_AFTER = timedelta(minutes=10)
 """An action without an outcome for this long was interrupted, and is logged without one."""
 
 MOST = 500
+
+
+ORIGIN: ContextVar[str | None] = ContextVar("origin", default=None)
+"""From where the current action was requested; whoever receives the request sets it."""
 
 
 @dataclass(slots=True)
@@ -64,6 +69,7 @@ async def recorded(
         kind=kind,
         target=target,
         detail=json.dumps(detail or {}, default=str),
+        origin=ORIGIN.get(),
     )
     try:
         yield action

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, Protocol
 
 import structlog
 
@@ -212,6 +212,35 @@ class Diversion:
     @property
     def key(self) -> str:
         return id_key(self.retry_id, self.round)
+
+
+class Retryable(Protocol):
+    """What the credit check is told about a retry."""
+
+    @property
+    def retry_id(self) -> str: ...
+    @property
+    def message_id(self) -> str | None: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def policy(self) -> str | None: ...
+
+
+async def ask_credits(context: OperatorContext, retry: Retryable, state: str, actor: str, reason: str | None) -> None:
+    """Asks the credit check before a retry-now, if there is one."""
+    if context.check is not None:
+        await context.check.ask(
+            {
+                "retry_id": retry.retry_id,
+                "message_id": retry.message_id,
+                "queue": retry.queue,
+                "policy": retry.policy,
+                "state": state,
+                "actor": actor,
+                "reason": reason,
+            }
+        )
 
 
 async def ask(context: OperatorContext, waiting: WaitingRetry, kind: Kind, actor: str, reason: str | None) -> Diversion:

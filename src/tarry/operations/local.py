@@ -46,7 +46,16 @@ from tarry.operations.paging import Page
 from tarry.operations.pause import OBSERVE, RATE, Paused, Pauses, ReleaseOptions, Resumed, Scope
 from tarry.operations.retry_now import Retried
 from tarry.operations.review import browse, export, jobs, reconcile
-from tarry.operations.review.browse import By, Filter, Group, ReviewDetail, ReviewItem, ReviewPayload, Summary
+from tarry.operations.review.browse import (
+    By,
+    EditedMessage,
+    Filter,
+    Group,
+    ReviewDetail,
+    ReviewItem,
+    ReviewPayload,
+    Summary,
+)
 from tarry.operations.review.export import Exported
 from tarry.operations.review.jobs import JobProblem, JobSpec, JobStatus
 from tarry.operations.review.reconcile import Checked
@@ -114,6 +123,9 @@ class LocalOperations:
 
     async def show_payload(self, called: str) -> StoredPayload:
         return await lookup.payload_of(self.context.store, called)
+
+    async def list_edits(self, called: str) -> list[EditedMessage]:
+        return await browse.edits(self.context, called)
 
     async def cancel(self, called: str, *, reason: str | None = None) -> Diverted:
         return await cancel.cancel(self.context, called, actor=self.actor, reason=reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from tarry.core.queue_scope import QueueScope, escape_like
 from tarry.core.states import State
 from tarry.errors import NotFoundError
 from tarry.operations.paging import Page, read_cursor, write_cursor
-from tarry.store.database import PostgresPool, Row, SessionSettings
+from tarry.store.database import PostgresPool, SessionSettings
 from tarry.store.history import Timeline, retry_id_of, timelines
 
 
@@ -44,11 +44,9 @@ NOBODY = "00000000-0000-0000-0000-000000000000"
 
 _READABLE = tuple(one.name for one in fields(Properties) if one.name != "headers")
 
-SEARCHED = 10_000
+SEARCHED = 3_000
 """Retries that one page searches by policy and error, for which there is no index. A page may have none that match, and
 a cursor."""
-
-BY_SEARCH = frozenset({"policy", "error", "error_like"})
 
 MOST_STEPS = 1_000
 """The most steps of one timeline that are read: the latest ones."""
@@ -108,6 +106,34 @@ class RetryFilter:
     scope: QueueScope | None = None
     """Set for a token that is limited to some queues."""
 
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of the SQL queries."""
+        return {
+            "states": None if self.states is None else [state.value for state in self.states],
+            "queue": self.queue,
+            "fingerprint": self.fingerprint,
+            "message_id": self.message_id,
+            "due_after": self.due_after,
+            "due_before": self.due_before,
+            "owner": self.owner,
+            "policy": self.policy,
+            "error": self.error,
+            "error_like": None if self.error is None else f"%{escape_like(self.error)}%",
+            "scope": None if self.scope is None else self.scope.likes(),
+        }
+
+    def conditions(self) -> dict[str, Any]:
+        """The conditions that are set, as plain values: for the store, the HTTP API and for display."""
+        return {one.name: plain_condition(value) for one in fields(self) if (value := getattr(self, one.name))}
+
+
+def plain_condition(value: str | datetime | Sequence[str] | QueueScope) -> str | list[str]:
+    if isinstance(value, QueueScope):
+        return list(value.globs)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value) if isinstance(value, str) else [str(one) for one in value]
+
 
 @dataclass(frozen=True, slots=True)
 class StoredPayload:
@@ -140,6 +166,8 @@ class ActionRow:
     outcome: dict[str, Any] | None
     """null if the action is in progress, or was interrupted."""
     finished: datetime | None
+    origin: str | None = None
+    """From where it was requested: `dashboard` or `api` with the address, or `command`; null if that is not known."""
 
 
 Order = Literal["id", "due"]
@@ -151,36 +179,26 @@ async def list_retries(
     """By default in order of id, or of due time if the filter has one. A list by due time has only what waits."""
     by = order or ("due" if wanted.due_after or wanted.due_before else "id")
     due, after = read_cursor(cursor, by) if cursor else (None, NOBODY)
-    filters = {
-        "states": None if wanted.states is None else [state.value for state in wanted.states],
-        "queue": wanted.queue,
-        "fingerprint": await whole_fingerprint(store, wanted.fingerprint),
-        "message_id": wanted.message_id,
-        "due_after": wanted.due_after,
-        "due_before": wanted.due_before,
-        "owner": wanted.owner,
-        "policy": wanted.policy,
-        "error": wanted.error,
-        "error_like": None if wanted.error is None else f"%{escape_like(wanted.error)}%",
-        "scope": None if wanted.scope is None else wanted.scope.likes(),
-    }
+    filters = (await completed(store, wanted)).parameters()
+    if wanted.queue is not None and wanted.states is None:
+        filters["states"] = [state.value for state in State]  # the index of queues begins with the state
     behind = {"after": after} | ({"after_due": due} if by == "due" else {})
-    if by == "id" and (wanted.policy or wanted.error):
-        rows = await store.rows("retries_searched", limit=limit + 1, part=SEARCHED, **filters, **behind)
-        found, end = [RetryRow(*row[:-2]) for row in rows if row[0] is not None], rows[0][-2:]
+    if wanted.policy or wanted.error:
+        rows = await store.rows(f"retries_searched_by_{by}", limit=limit + 1, part=SEARCHED, **filters, **behind)
+        found, end = [RetryRow(*row[:-3]) for row in rows if row[0] is not None], rows[0][-3:]
     else:
-        found, end = [RetryRow(*row) for row in await _listed(store, by, limit + 1, filters | behind)], (None, 0)
+        rows = await store.rows(f"retries_by_{by}", limit=limit + 1, **filters, **behind)
+        found, end = [RetryRow(*row) for row in rows], (None, None, 0)
     if len(found) > limit:
         last = found[limit - 1]
         return Page(found[:limit], write_cursor(by, last.due if by == "due" else None, last.retry_id))
-    searched_up_to, size = end
-    return Page(found, write_cursor(by, None, searched_up_to) if size == SEARCHED else None)
+    last_due, last_id, size = end
+    return Page(found, write_cursor(by, last_due if by == "due" else None, last_id) if size == SEARCHED else None)
 
 
-async def _listed(store: PostgresPool, by: Order, limit: int, parameters: dict[str, Any]) -> list[Row]:
-    if by == "id":
-        parameters = {name: value for name, value in parameters.items() if name not in BY_SEARCH}
-    return await store.rows(f"retries_by_{by}", limit=limit, **parameters)
+async def completed(store: PostgresPool, wanted: RetryFilter) -> RetryFilter:
+    """The filter with a fingerprint prefix replaced by the whole fingerprint."""
+    return replace(wanted, fingerprint=await whole_fingerprint(store, wanted.fingerprint))
 
 
 async def timeline_of(store: PostgresPool, called: str) -> Timeline:

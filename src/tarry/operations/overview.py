@@ -5,8 +5,11 @@ All of them are read from indexes of open or recent retries; none reads the whol
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from tarry.amqp.management import Management
 from tarry.core.json_types import DOCUMENTED
@@ -14,10 +17,13 @@ from tarry.core.names import Destination
 from tarry.core.queue_scope import QueueScope
 from tarry.errors import BrokerError
 from tarry.operations.context import OperatorContext
+from tarry.operations.destinations import is_glob
 from tarry.operations.pause import known_destinations
 from tarry.tasks import in_thread
 
 MINUTES = 60
+Queues = dict[str, dict[str, Any]]
+"""What the management API says of each queue, by name."""
 PATIENCE = 5
 """Timeout of requests to the management API, in seconds."""
 
@@ -55,6 +61,12 @@ class DestinationNumbers:
     held: int
     in_review: int
     unroutable: int
+    oldest: datetime | None = None
+    """When the first message failed that waits, is held or is unroutable."""
+    rate_in: float | None = None
+    """Messages a second that come to the queue; null for an exchange, and if the broker does not say."""
+    rate_out: float | None = None
+    """Messages a second that its consumers take."""
 
 
 async def activity(context: OperatorContext, scope: QueueScope | None = None) -> Activity:
@@ -76,25 +88,39 @@ async def destination_numbers(
 ) -> list[DestinationNumbers]:
     """Of all destinations that match."""
     labels = [one for one in await known_destinations(context, pattern) if scope is None or scope.allows(one)]
-    counts = {(row[0], row[1]): int(row[2]) for row in await context.store.rows("open_by_queue")}
-    depths = await _depths(context)
-    return [_numbers(label, counts, depths) for label in labels]
-
-
-def _numbers(label: str, counts: dict[tuple[str, str], int], depths: dict[str, int]) -> DestinationNumbers:
-    destination = Destination.of_label(label)
-    depth = depths.get(destination.name) if destination.kind == "queue" else None
-    waiting, held, in_review, unroutable = (
-        counts.get((state, label), 0) for state in ("scheduled", "held", "in_review", "unroutable")
-    )
-    return DestinationNumbers(label, depth, waiting, held, in_review, unroutable)
-
-
-async def _depths(context: OperatorContext) -> dict[str, int]:
-    """By queue; empty if the management API gives no answer."""
+    only = None if is_glob(pattern) else pattern
+    rows = await context.store.rows("open_by_queue", queue=only)
+    open_ones = {(row[0], row[1]): (int(row[2]), row[3]) for row in rows}
     management = Management(context.address, timeout=PATIENCE)
+    queues, traffic = await asyncio.gather(_listed(management.queues), _listed(management.traffic))
+    return [_numbers(label, open_ones, queues, traffic) for label in labels]
+
+
+def _numbers(
+    label: str, open_ones: dict[tuple[str, str], tuple[int, datetime]], queues: Queues, traffic: Queues
+) -> DestinationNumbers:
+    destination = Destination.of_label(label)
+    name = destination.name if destination.kind == "queue" else ""
+    depth, rates = queues.get(name, {}).get("messages"), traffic.get(name, {}).get("message_stats") or {}
+    found = [open_ones.get((state, label)) for state in ("scheduled", "held", "unroutable", "in_review")]
+    waiting, held, unroutable, in_review = (one[0] if one else 0 for one in found)
+    return DestinationNumbers(
+        *(label, None if depth is None else int(depth), waiting, held, in_review, unroutable),
+        oldest=min((one[1] for one in found[:3] if one), default=None),
+        rate_in=_rate(rates, "publish_details"),
+        rate_out=_rate(rates, "deliver_get_details"),
+    )
+
+
+def _rate(rates: Any, name: str) -> float | None:
+    """Queues without traffic have no statistics."""
+    found = rates.get(name)
+    return round(float(found["rate"]), 1) if found and "rate" in found else None
+
+
+async def _listed(read: Callable[[], list[dict[str, Any]]]) -> Queues:
+    """By name; empty if the management API gives no answer."""
     try:
-        queues = await in_thread(management.queues, "depths")
+        return {one["name"]: one for one in await in_thread(read, "queues")}
     except BrokerError:
         return {}
-    return {one["name"]: int(one["messages"]) for one in queues if "messages" in one}

@@ -31,6 +31,7 @@ from tarry.operations.pause import OBSERVE, RATE, Paused, Pauses, ReleaseOptions
 from tarry.operations.retry_now import Retried
 from tarry.operations.review.browse import (
     By,
+    EditedMessage,
     Filter,
     Group,
     ReviewDetail,
@@ -87,6 +88,9 @@ class Operations(Protocol):
     ) -> Page[RetryRow]: ...
     async def show_retry(self, called: str) -> Timeline: ...
     async def show_payload(self, called: str) -> StoredPayload: ...
+    async def list_edits(self, called: str) -> list[EditedMessage]:
+        """How the message was edited when it was redriven, with the originals."""
+
     async def cancel(self, called: str, *, reason: str | None = None) -> Diverted: ...
     async def retry_now(self, called: str, *, reason: str | None = None) -> Retried:
         """Sends it to its queue now: from its wait, or from review."""

@@ -39,7 +39,16 @@ from tarry.operations.overview import Activity, DestinationNumbers
 from tarry.operations.paging import Page
 from tarry.operations.pause import OBSERVE, RATE, Paused, Pauses, ReleaseOptions, Resumed, Scope
 from tarry.operations.retry_now import Retried
-from tarry.operations.review.browse import By, Filter, Group, ReviewDetail, ReviewItem, ReviewPayload, Summary
+from tarry.operations.review.browse import (
+    By,
+    EditedMessage,
+    Filter,
+    Group,
+    ReviewDetail,
+    ReviewItem,
+    ReviewPayload,
+    Summary,
+)
 from tarry.operations.review.export import Exported, ExportFolder, about_stored, file_name
 from tarry.operations.review.jobs import JobProblem, JobSpec, JobStatus
 from tarry.operations.review.reconcile import Checked
@@ -106,18 +115,11 @@ class RemoteOperations:
     async def list_retries(
         self, wanted: RetryFilter, *, order: Order | None = None, limit: int = 50, cursor: str | None = None
     ) -> Page[RetryRow]:
+        about = wanted.conditions()
         return await self._get(
             Page[RetryRow],
             "/retries",
-            state=[one.value for one in wanted.states] if wanted.states is not None else None,
-            queue=wanted.queue,
-            fingerprint=wanted.fingerprint,
-            message_id=wanted.message_id,
-            due_after=wanted.due_after.isoformat() if wanted.due_after else None,
-            due_before=wanted.due_before.isoformat() if wanted.due_before else None,
-            owner=wanted.owner,
-            policy=wanted.policy,
-            error=wanted.error,
+            **(about | {"state": about.pop("states", None)}),
             order=order,
             limit=limit,
             cursor=cursor,
@@ -128,6 +130,9 @@ class RemoteOperations:
 
     async def show_payload(self, called: str) -> StoredPayload:
         return await self._get(StoredPayload, f"/retries/{segment(called)}/payload")
+
+    async def list_edits(self, called: str) -> list[EditedMessage]:
+        return await self._get(list[EditedMessage], f"/retries/{segment(called)}/edits")
 
     async def cancel(self, called: str, *, reason: str | None = None) -> Diverted:
         return await self._post(Diverted, f"/retries/{segment(called)}/cancel", reason=reason)
@@ -363,7 +368,9 @@ class RemoteOperations:
             JobStatus,
             "/review/jobs",
             kind=spec.kind,
-            which=spec.chosen.conditions(),
+            **({"which": spec.chosen.conditions()} if spec.retries is None else {"retries": spec.retries.conditions()}),
+            **({} if spec.watch is None else {"watch": _text(spec.watch)}),
+            **({"prepared": True} if spec.prepared else {}),
             reset_attempts=options.reset_attempts,
             to=options.to,
             delay_ms=options.delay_ms,
@@ -398,7 +405,7 @@ class RemoteOperations:
 
     async def work_on_job(self, job_id: str, stop: asyncio.Event) -> JobStatus:
         """Only waits: the service does the work."""
-        while (now := await self.show_job(job_id)).state not in ("done", "stopped"):
+        while (now := await self.show_job(job_id)).state not in ("done", "stopped", "prepared"):
             if await sleep_unless(stop, LOOK_EVERY):
                 return await self.show_job(job_id)
         return now

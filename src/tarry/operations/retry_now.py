@@ -13,7 +13,17 @@ from tarry.core.states import State
 from tarry.errors import AuditError, BrokerError, Code, ConflictError, NotFoundError, TarryError
 from tarry.operations import stuck
 from tarry.operations.action_log import recorded
-from tarry.operations.cancel import Verdict, WaitingRetry, ask, carry_out, find, just_changed, not_now, returned
+from tarry.operations.cancel import (
+    Verdict,
+    WaitingRetry,
+    ask,
+    ask_credits,
+    carry_out,
+    find,
+    just_changed,
+    not_now,
+    returned,
+)
 from tarry.operations.context import OperatorContext
 from tarry.operations.lookup import whole_retry_id
 from tarry.operations.review import jobs
@@ -108,25 +118,7 @@ async def retry_now(context: OperatorContext, called: str, *, actor: str, reason
 
 async def _check(manual: ManualRetry) -> None:
     retry = manual.retry
-    await _ask_credits(manual.context, retry, retry.state, manual.actor, manual.reason)
-
-
-async def _ask_credits(
-    context: OperatorContext, retry: WaitingRetry | StuckAttempt, state: str, actor: str, reason: str | None
-) -> None:
-    """Asks the credit check, if there is one."""
-    if context.check is not None:
-        await context.check.ask(
-            {
-                "retry_id": retry.retry_id,
-                "message_id": retry.message_id,
-                "queue": retry.queue,
-                "policy": retry.policy,
-                "state": state,
-                "actor": actor,
-                "reason": reason,
-            }
-        )
+    await ask_credits(manual.context, retry, retry.state, manual.actor, manual.reason)
 
 
 async def _recover(context: OperatorContext, hung: StuckAttempt, actor: str, reason: str | None) -> Retried:
@@ -136,7 +128,7 @@ async def _recover(context: OperatorContext, hung: StuckAttempt, actor: str, rea
     if problem is not None:
         raise problem
     stuck.check_time(hung)
-    await _ask_credits(context, hung, "stuck", actor, reason)
+    await ask_credits(context, hung, "stuck", actor, reason)
     done = await stuck.recover(context, Wanted(ids=(hung.retry_id,), reason=reason), actor=actor)
     [recovered] = done.recovered
     verdict = "retried" if recovered.confirmed else "pending"

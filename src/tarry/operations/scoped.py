@@ -39,7 +39,16 @@ from tarry.operations.pause import (
     Scope,
 )
 from tarry.operations.retry_now import BY_STATE, Retried
-from tarry.operations.review.browse import By, Filter, Group, ReviewDetail, ReviewItem, ReviewPayload, Summary
+from tarry.operations.review.browse import (
+    By,
+    EditedMessage,
+    Filter,
+    Group,
+    ReviewDetail,
+    ReviewItem,
+    ReviewPayload,
+    Summary,
+)
 from tarry.operations.review.jobs import JobProblem, JobSpec, JobStatus, unknown_job
 from tarry.operations.status import ServiceStatus, read_scoped_status
 from tarry.operations.stuck import StuckAttempt, StuckRecovery, Wanted
@@ -107,15 +116,16 @@ class ScopedOperations:
     async def list_retries(
         self, wanted: RetryFilter, *, order: Order | None = None, limit: int = 50, cursor: str | None = None
     ) -> Page[RetryRow]:
-        fingerprint = await self._fingerprint(wanted.fingerprint)
-        limited = replace(wanted, scope=self.scope, fingerprint=fingerprint)
-        return await self.local.list_retries(limited, order=order, limit=limit, cursor=cursor)
+        return await self.local.list_retries(await self._retries(wanted), order=order, limit=limit, cursor=cursor)
 
     async def show_retry(self, called: str) -> Timeline:
         return await self.local.show_retry((await self._one(called)).retry_id)
 
     async def show_payload(self, called: str) -> StoredPayload:
         return await self.local.show_payload((await self._one(called)).retry_id)
+
+    async def list_edits(self, called: str) -> list[EditedMessage]:
+        return await self.local.list_edits((await self._one(called)).retry_id)
 
     async def cancel(self, called: str, *, reason: str | None = None) -> Diverted:
         return await self.local.cancel((await self._one(called, DIVERTIBLE)).retry_id, reason=reason)
@@ -269,7 +279,10 @@ class ScopedOperations:
     async def create_job(self, spec: JobSpec, *, here: bool = False) -> JobStatus:
         if spec.options.to is not None:
             self._check_queue(spec.options.to)
-        return await self.local.create_job(replace(spec, chosen=await self._filter(spec.chosen)), here=here)
+        limited = replace(spec, chosen=await self._filter(spec.chosen))
+        if spec.retries is not None:
+            limited = replace(spec, retries=await self._retries(spec.retries))
+        return await self.local.create_job(limited, here=here)
 
     async def list_jobs(self, *, only_open: bool = False, limit: int = 50) -> list[JobStatus]:
         found = await self.local.list_jobs(only_open=only_open, limit=MOST_JOBS)
@@ -333,6 +346,9 @@ class ScopedOperations:
 
     async def _filter(self, chosen: Filter) -> Filter:
         return replace(chosen, scope=self.scope, fingerprint=await self._fingerprint(chosen.fingerprint))
+
+    async def _retries(self, wanted: RetryFilter) -> RetryFilter:
+        return replace(wanted, scope=self.scope, fingerprint=await self._fingerprint(wanted.fingerprint))
 
     async def _job(self, called: str) -> JobStatus:
         bounds = uuid_range(called)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Literal
@@ -289,21 +290,54 @@ text { font-family: ui-sans-serif, system-ui, "Segoe UI", Helvetica, Arial, sans
 """
 
 
+TITLE = "The path of one message, from its failure back to its queue"
+ARROW = (
+    '<defs><marker id="arrow" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
+    'orient="auto-start-reverse"><path d="M0 0 L10 5 L0 10 z" fill="#6b7a8d"/></marker></defs>'
+)
+
+
 def svg(topology: Topology) -> str:
+    """A file of its own: with its style and a background."""
     way = steps(topology)
     height = TOP + ROW * len(way) + 16
-    return "\n".join([*_head(height), *(part for row, step in enumerate(way) for part in _row(row, step)), "</svg>\n"])
+    rows = (part for row, step in enumerate(way) for part in _row(row, step))
+    return "\n".join([*_head(height), *rows, "</svg>\n"])
+
+
+def svg_for_page(topology: Topology, depths: Mapping[str, int]) -> str:
+    """A part of a page, which styles its classes; with the messages that are in the queues now."""
+    way = steps(topology)
+    height = TOP + ROW * len(way) + 16
+    rows = (part for row, step in enumerate(way) for part in (*_row(row, step), *_depth(row, step, depths)))
+    opening = f'<svg class="topology" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{TITLE}">'
+    return "\n".join([opening, *_legend(), *rows, "</svg>\n"])
+
+
+def _depth(row: int, step: RouteStep, depths: Mapping[str, int]) -> Iterator[str]:
+    """What is in the queues of this step; nothing for the queues that belong to others."""
+    pattern = re.compile(re.sub(r"<[^>]*>", ".*", step.queue.replace(".", r"\.")))
+    found = sum(number for name, number in depths.items() if name in step.queues or pattern.fullmatch(name))
+    if found:
+        y = TOP + row * ROW + BOX_HEIGHT + 15
+        yield _svg_text(QUEUE_LEFT + QUEUE - 8, y, f"{found:,} now", "depth", anchor="end")
 
 
 def _head(height: int) -> Iterator[str]:
     yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">'
     yield f"<style>{STYLE}</style>"
-    yield (
-        '<defs><marker id="arrow" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
-        'orient="auto-start-reverse"><path d="M0 0 L10 5 L0 10 z" fill="#6b7a8d"/></marker></defs>'
-    )
+    yield ARROW
     yield f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>'
-    yield _svg_text(LEFT, 38, "The path of one message, from its failure back to its queue", "title")
+    yield from _titles()
+
+
+def _legend() -> Iterator[str]:
+    yield ARROW
+    yield from _titles()
+
+
+def _titles() -> Iterator[str]:
+    yield _svg_text(LEFT, 38, TITLE, "title")
     yield _svg_text(
         LEFT,
         62,

@@ -21,6 +21,9 @@ from tarry.errors import SettingsError
 from tarry.operations.context import OperatorContext
 from tarry.operations.idempotency import IdempotencyKeys
 from tarry.operations.overview import activity as read_activity
+from tarry.operations.overview import destination_numbers
+from tarry.operations.review.browse import BYS, Filter
+from tarry.operations.review.browse import groups as review_groups
 from tarry.operations.status import read_status
 from tarry.service.app import Service
 from tarry.settings import Settings
@@ -50,6 +53,7 @@ from tarry.web.api.openapi import describe
 from tarry.web.api.parameters import known_parameters_only
 from tarry.web.connections import ConnectionLimits, limited
 from tarry.web.dashboard.app import Dashboard
+from tarry.web.dashboard.review import GROUPS
 from tarry.web.dashboard.visit import Readings
 from tarry.web.health import readiness
 from tarry.web.hooks import ResumeHook
@@ -127,7 +131,10 @@ def _add_api(app: FastAPI, service: Service, settings: Settings, context: Operat
     rules = _rules(settings, context)
     app.add_middleware(Middleware, rules=rules)
     describe(app)
-    readings = Readings(app.state.status, Shared(partial(read_activity, context), FRESH), service)
+    activity = Shared(partial(read_activity, context), FRESH)
+    destinations = Shared(partial(destination_numbers, context), FRESH)
+    groups = {by: Shared(partial(review_groups, context, by, Filter(), limit=GROUPS), FRESH) for by in BYS}
+    readings = Readings(app.state.status, activity, app.state.findings, context.files, destinations, groups, service)
     app.add_middleware(Dashboard, rules=rules, settings=settings, context=context, readings=readings)
 
 

@@ -51,7 +51,7 @@ def _begin_copy(store: AuditStore) -> str:
 def _send_from_review(store: AuditStore) -> None:
     store.sql.execute("update retry set state = 'in_review' where id = %s", [M])
     about = {"kind": "redrive", "actor": "ann", "filter": "{}", "options": "{}", "body": None, "rate": None}
-    _run(store, "review_new_job", job=JOB, **about, why=None, here=True)
+    _run(store, "review_new_job", job=JOB, **about, why=None, wanted="run", here=True)
     store.sql.execute("insert into review_item (job_id, retry_id, round) values (%s, %s, 1)", [JOB, M])
     lists: dict[str, Any] = {"ids": [M], "rounds": [1], "queues": ["orders"], "counts": [1], "tiers": ["retry.relay"]}
     lists |= {"delay_ms": [0], "due_ms": [now_ms()], "bodies": [b""], "properties": [b""]}

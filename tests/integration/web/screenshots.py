@@ -1,11 +1,13 @@
 """Writes the pictures of the dashboard that the docs show: `make screenshots`.
 
-They are of a real service on a private broker.
+They are of a real service on a private broker. `make screenshots ARGS=FOLDER` writes every page there instead, wide and
+narrow, light and dark, to look at.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,7 +17,7 @@ from playwright.sync_api import Browser
 from tests.integration.operations.review.reviewing import send_to_review
 from tests.support import memory_disk
 from tests.support.api import OPERATE, TOKENS, ApiInstallation, api_installation
-from tests.support.browser import PHONE, Visitor, browser, visitor
+from tests.support.browser import DESK, PHONE, Visitor, browser, visitor
 from tests.support.services import RunServices
 from tests.support.spaces import SharedBroker
 from tests.support.wanted import wanted_series
@@ -57,7 +59,10 @@ def main() -> None:
             with api_installation(shared, services, Path(name), **TOKENS) as api:
                 _fill(api)
                 with browser() as opened:
-                    _take_all(opened, api)
+                    if len(sys.argv) > 1:
+                        _take_everything(opened, api, Path(sys.argv[1]))
+                    else:
+                        _take_all(opened, api)
     finally:
         services.close()
 
@@ -90,24 +95,58 @@ def _fill(api: ApiInstallation) -> None:
     time.sleep(10)  # the broker's statistics are that old
 
 
-def _take_all(opened: Browser, api: ApiInstallation) -> None:
-    retry = api.installation.retry_of("HELD-1")
-    pages = {
+def _pages(api: ApiInstallation) -> dict[str, str]:
+    prepared = {"kind": "cancel", "retries": {"queue": "orders", "states": ["scheduled"]}, "prepared": True}
+    made = api.call("POST", "/review/jobs", json=prepared | {"reason": "INC-42", "watch": "10s"})
+    assert made.status_code == 201, made.text
+    return {
         "overview": "/",
         "destinations": "/destinations",
         "destination": "/destinations/one?name=payments",
         "retries": "/retries?state=scheduled&queue=orders",
-        "retry": f"/retries/{retry}",
+        "retry": f"/retries/{api.installation.retry_of('HELD-1')}",
+        "edit": f"/retries/{api.installation.retry_of('SCHEMAERROR-1')}",
+        "stuck": "/stuck",
         "review": "/review",
         "selection": "/review/selection?queue=orders",
+        "job": f"/review/jobs/{made.json()['id']}",
         "policies": "/policies",
+        "topology": "/topology",
+        "audit": "/audit",
         "actions": "/actions",
+        "runbook": "/runbook",
     }
+
+
+LEFT_OUT = ("stuck", "runbook")
+"""Pages that the docs do not show."""
+
+
+def _take_everything(opened: Browser, api: ApiInstallation, into: Path) -> None:
+    """Every page, wide and narrow, light and dark, as long as it is: to look at after a change."""
+    into.mkdir(parents=True, exist_ok=True)
+    pages = _pages(api)
+    for width, scheme in ((DESK, "light"), (DESK, "dark"), (PHONE, "light"), (PHONE, "dark")):
+        with visitor(opened, api.url, width=width, scheme=scheme) as person:
+            person.open("/login")
+            person.page.screenshot(path=into / f"login-{width}-{scheme}.png")
+            person.log_in(OPERATE, "alice")
+            for name, path in pages.items():
+                person.open(path)
+                for closed in person.page.locator("details:not([open]) > summary").all():
+                    closed.click()
+                person.page.screenshot(path=into / f"{name}-{width}-{scheme}.png", full_page=name != "runbook")
+
+
+def _take_all(opened: Browser, api: ApiInstallation) -> None:
+    pages = {name: path for name, path in _pages(api).items() if name not in LEFT_OUT}
     with visitor(opened, api.url) as desk:
         desk.page.set_viewport_size({"width": 1200, "height": 800})
         desk.log_in(OPERATE, "alice")
         for name, path in pages.items():
             desk.open(path)
+            if name == "edit":
+                desk.page.get_by_text("Edit and redrive").click()
             _take(desk, f"dashboard-{name}")
     with visitor(opened, api.url, width=PHONE, scheme="dark") as phone:
         phone.log_in(OPERATE, "alice")

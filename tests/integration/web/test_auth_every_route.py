@@ -21,7 +21,7 @@ WRONG = {
     "in the address only": {},
 }
 LOOKING = {"Authorization": f"Bearer {LOOK}"}
-FOR_OPERATORS = ("/payload", "/export")
+FOR_OPERATORS = ("/payload", "/export", "/edits")
 """Ends of paths that show payloads."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -21,11 +21,11 @@ from tarry.core.names import Names
 from tarry.core.queue_scope import QueueScope, escape_like, like
 from tarry.errors import AmbiguousIdError, BrokerError, Code, NotFoundError, SettingsError
 from tarry.operations.context import OperatorContext
-from tarry.operations.lookup import whole_fingerprint, whole_retry_id
+from tarry.operations.lookup import plain_condition, whole_fingerprint, whole_retry_id
 from tarry.operations.paging import Page, read_cursor, write_cursor
 from tarry.operations.review.message import describe
 from tarry.store.database import Row
-from tarry.store.history import Step, steps_of
+from tarry.store.history import Step, retry_id_of, steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +64,12 @@ class Filter:
 
     def conditions(self) -> dict[str, Any]:
         """The conditions that are set, as plain values: for the store, the HTTP API and for display."""
-        return {name: _plain(value) for name in self.__slots__ if (value := getattr(self, name)) is not None}
+        return {name: plain_condition(value) for name in self.__slots__ if (value := getattr(self, name)) is not None}
 
     @property
     def is_empty(self) -> bool:
         """Whether there is no condition except the scope."""
         return not self.conditions().keys() - {"scope"}
-
-
-def _plain(value: str | datetime | tuple[str, ...] | QueueScope) -> str | list[str]:
-    if isinstance(value, QueueScope):
-        return list(value.globs)
-    return value.isoformat() if isinstance(value, datetime) else list(value) if isinstance(value, tuple) else value
 
 
 BY_HAND = "put into the review queue by hand"
@@ -161,6 +155,8 @@ class Group:
     error_type: str | None
     error_reason: str | None
     reason: str | None
+    hours: list[int] = field(default_factory=list)
+    """How many came when: before the last day, then in each of its hours, the latest last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +185,18 @@ class Edit:
     at: datetime
     actor: str
     changes: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EditedMessage(Edit):
+    """An edit, with the message as it was before."""
+
+    __pydantic_config__ = DOCUMENTED
+
+    body: Base64
+    """The payload before the edit, in base64."""
+    properties: dict[str, Any]
+    """As plain values; `headers` is one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +322,13 @@ async def detail(context: OperatorContext, called: str) -> ReviewDetail:
         steps=await steps_of(context.store, retry_id),
         edits=tuple(Edit(*row[:6]) for row in edits),
     )
+
+
+async def edits(context: OperatorContext, called: str) -> list[EditedMessage]:
+    """The edits of a retry in any state, the first one first."""
+    retry_id = await retry_id_of(context.store, called)
+    rows = await context.store.rows("review_edits_of", id=retry_id)
+    return [EditedMessage(*(*row[:7], describe(row[7]))) for row in rows]
 
 
 async def stored_payload(context: OperatorContext, called: str) -> tuple[ReviewItem, ReviewPayload | None]:

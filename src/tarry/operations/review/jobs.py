@@ -1,4 +1,7 @@
-"""Review jobs: create, list, stop, resume and abandon them."""
+"""Jobs on many messages: create, list, stop, resume and abandon them.
+
+Messages in review are redriven or discarded; retries that wait are cancelled, or sent now.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,20 @@ from tarry.contract.message import Acceptance, Origin
 from tarry.core.id_prefix import RULE, as_uuid
 from tarry.core.json_types import DOCUMENTED
 from tarry.core.ladder import itinerary
+from tarry.core.states import State
 from tarry.errors import ConflictError, NotFoundError, SettingsError, WrongStateError
+from tarry.operations import lookup
 from tarry.operations.action_log import recorded
 from tarry.operations.context import OperatorContext
-from tarry.operations.lookup import whole_job_id
+from tarry.operations.lookup import RetryFilter, whole_job_id
 from tarry.operations.review.browse import Filter, completed
 from tarry.operations.review.redrive import Edits, RedriveOptions, checked
+from tarry.store.database import PostgresSession, Row
 from tarry.topology.partial import whole
 
-Kind = Literal["redrive", "discard"]
+Kind = Literal["redrive", "discard", "cancel", "retry_now"]
+DIVERTING: frozenset[str] = frozenset({"cancel", "retry_now"})
+"""What is done to retries that wait, and not to messages in review."""
 MOST = 1_000_000
 """The largest number of messages in one job."""
 
@@ -32,13 +40,24 @@ class JobSpec:
     """What a job is to do, and to which messages."""
 
     kind: Kind
-    chosen: Filter
+    chosen: Filter = field(default_factory=Filter)
+    """Which messages in review, unless `retries` is set."""
     options: RedriveOptions = field(default_factory=RedriveOptions)
     rate: float | None = None
     """Messages a second; None means no limit."""
     reason: str | None = None
-    """Why the messages are discarded; required for a discard."""
+    """Why; required for a discard and a cancel."""
     limit: int = MOST
+    retries: RetryFilter | None = None
+    """Which retries: those of them that are in a state in which this can be done to them."""
+    watch: timedelta | None = None
+    """If set, the job grows: it processes 1 message, then 10, then 100 and so on. After each batch it watches for this
+    long, and it stops if more than a tenth failed."""
+    prepared: bool = False
+    """The selection is frozen and counted, and nothing is done until the job is resumed."""
+
+    def conditions(self) -> dict[str, Any]:
+        return self.chosen.conditions() if self.retries is None else self.retries.conditions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +101,13 @@ class Job:
 
     @property
     def state(self) -> str:
-        """A `ready` job waits for a worker; the service picks it up if it is running."""
+        """A `ready` job waits for a worker; the service picks it up if it is running. Of a `prepared` one, nothing was
+        done yet.
+        """
         if self.finished_at is not None:
             return "done"
+        if self.wanted == "stop" and not self.runs:
+            return "prepared"
         if self.runner is not None and self.is_seen:
             return "running" if self.wanted == "run" else "stopping"
         return "ready" if self.wanted == "run" else "stopped"
@@ -124,7 +147,7 @@ class JobStatus:
     kind: str
     actor: str
     state: str
-    """ready, running, stopping, stopped or done."""
+    """prepared, ready, running, stopping, stopped or done."""
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -157,6 +180,11 @@ class JobProblem:
     problem: str | None
 
 
+PREPARED_FOR = timedelta(hours=1)
+"""A job that was prepared and not started for this long is ended, so that its messages are free for others."""
+
+SHORTEST_WATCH, LONGEST_WATCH = timedelta(seconds=1), timedelta(hours=1)
+
 SLOWEST = 0.01
 """The lowest rate, in messages a second.
 
@@ -169,54 +197,85 @@ FASTEST = 10_000.0
 async def create(context: OperatorContext, order: JobSpec, *, actor: str, here: bool = False) -> Job:
     """Freezes the selection. Nothing is sent yet: `work` does that in the service, or in this process with `here`."""
     _check(context, order)
-    order = replace(order, chosen=await completed(context, order.chosen))
+    order = await _completed(context, order)
     job_id = str(uuid.uuid4())
     detail = {
-        "filter": order.chosen.conditions(),
-        "options": _plain_options(order.options),
+        "filter": order.conditions(),
+        "options": _plain_options(order),
         "rate": order.rate,
         "reason": order.reason,
     }
+    about = "review" if order.retries is None else "retries"
     async with recorded(
-        context.store, kind=f"review.{order.kind}", target=job_id, actor=actor, detail=detail
+        context.store, kind=f"{about}.{order.kind}", target=job_id, actor=actor, detail=detail
     ) as action:
         async with context.store.transaction() as page:
             await page.rows("review_patience")
+            await page.rows("review_end_prepared", within=PREPARED_FOR)
             await page.rows(
                 "review_new_job",
                 job=job_id,
                 kind=order.kind,
                 actor=actor,
-                filter=json.dumps(order.chosen.conditions()),
-                options=json.dumps(_plain_options(order.options)),
+                filter=json.dumps(order.conditions()),
+                options=json.dumps(_plain_options(order)),
                 body=order.options.edits.body,
                 rate=order.rate,
                 why=order.reason,
+                wanted="stop" if order.prepared else "run",
                 here=here,
             )
-            frozen = await page.one("review_freeze", job=job_id, limit=order.limit, **order.chosen.parameters())
+            frozen = await _freeze(page, job_id, order)
             chosen, taken = frozen or (0, 0)
             if not taken:
                 await page.rows("review_drop_job", job=job_id)
         action.outcome = {"chosen": chosen, "taken": taken}
         if not chosen:
-            raise NotFoundError("Nothing in review matches: see `tarry review list` for what there is.")
+            raise NotFoundError(
+                "Nothing in review matches: see `tarry review list` for what there is."
+                if order.retries is None
+                else f"No retry matches that is {' or '.join(sorted(_states(order, order.retries)))}."
+            )
         if not taken:
             raise ConflictError(f"All {chosen:,} matching messages belong to another job: see `tarry review jobs`.")
     return await get(context, job_id)
+
+
+async def _completed(context: OperatorContext, order: JobSpec) -> JobSpec:
+    """With whole fingerprints in place of prefixes."""
+    if order.retries is None:
+        return replace(order, chosen=await completed(context, order.chosen))
+    return replace(order, retries=await lookup.completed(context.store, order.retries))
+
+
+async def _freeze(page: PostgresSession, job_id: str, order: JobSpec) -> Row | None:
+    if order.retries is None:
+        return await page.one("review_freeze", job=job_id, limit=order.limit, **order.chosen.parameters())
+    parameters = order.retries.parameters() | {"states": sorted(_states(order, order.retries))}
+    return await page.one("review_freeze_retries", job=job_id, limit=order.limit, **parameters)
+
+
+def _states(order: JobSpec, wanted: RetryFilter) -> set[str]:
+    """The states in which this can be done, and that were asked for."""
+    possible = {State.SCHEDULED, State.HELD} if order.kind in DIVERTING else {State.IN_REVIEW}
+    return {one.value for one in possible if wanted.states is None or one in wanted.states}
 
 
 def _check(context: OperatorContext, order: JobSpec) -> None:
     """Validates the job before anything is written."""
     if order.rate is not None and not SLOWEST <= order.rate <= FASTEST:
         raise SettingsError(f"The rate must be from {SLOWEST:g} to {FASTEST:,.0f} a second, not {order.rate:g}.")
-    if order.kind == "discard" and not (order.reason or "").strip():
-        raise SettingsError("A discard needs a reason, which is kept in the history: --reason '…'.")
-    if order.chosen.is_empty:
-        raise SettingsError(
-            "Select messages by id or with a filter such as --queue or --fingerprint; --queue '*' selects all."
-        )
-    if order.kind == "discard":
+    if order.kind in ("discard", "cancel") and not (order.reason or "").strip():
+        raise SettingsError(f"A {order.kind} needs a reason, which is kept in the history: --reason '…'.")
+    if order.watch is not None and not SHORTEST_WATCH <= order.watch <= LONGEST_WATCH:
+        raise SettingsError("Watch each batch for 1 second to 1 hour.")
+    if order.watch is not None and order.options.delay_ms:
+        raise SettingsError("Growing batches watch what returns at once: use them without --delay.")
+    if order.retries is None:
+        _check_filter(order)
+    if order.kind == "retry_now":
+        whole(context.files)
+    if order.kind != "redrive":
         return
     checked(order.options.edits)
     itinerary(context.topology.rules.ladder, order.options.delay_ms, context.topology.rules.tiers)
@@ -227,12 +286,25 @@ def _check(context: OperatorContext, order: JobSpec) -> None:
             raise SettingsError(f"--to: {str(refusal).replace('the origin ', '')}.") from None
 
 
+def _check_filter(order: JobSpec) -> None:
+    if order.kind in DIVERTING:
+        raise SettingsError("What is in review does not wait: select retries instead.")
+    if order.chosen.is_empty:
+        raise SettingsError(
+            "Select messages by id or with a filter such as --queue or --fingerprint; --queue '*' selects all."
+        )
+
+
 def acceptance(context: OperatorContext) -> Acceptance:
     return Acceptance(context.names, context.topology.acceptable, context.topology.failures)
 
 
-def _plain_options(options: RedriveOptions) -> dict[str, Any]:
-    return {
+def _plain_options(order: JobSpec) -> dict[str, Any]:
+    options = order.options
+    watch = {} if order.watch is None else {"watch_ms": round(order.watch.total_seconds() * 1000)}
+    if order.kind in DIVERTING:
+        return watch
+    return watch | {
         "reset_attempts": options.reset_attempts,
         "to": options.to,
         "delay_ms": options.delay_ms,
@@ -247,6 +319,12 @@ async def options_of(context: OperatorContext, job: Job) -> RedriveOptions:
     body = await context.store.one("review_job_body", job=job.id) if job.edits_body else None
     edits = Edits(options["set_headers"], tuple(options["drop_headers"]), body[0] if body else None)
     return RedriveOptions(options["reset_attempts"], options["to"], options["delay_ms"], edits)
+
+
+def watch_of(job: Job) -> timedelta | None:
+    """How long the job watches each batch; None if its batches do not grow."""
+    found = job.options.get("watch_ms")
+    return None if found is None else timedelta(milliseconds=found)
 
 
 async def get(context: OperatorContext, called: str) -> Job:
@@ -286,7 +364,7 @@ async def resume(
     job = await get(context, job_id)
     if here and job.kind == "redrive":
         whole(context.files)  # raises before anything is written: policies are needed here
-    if resend_unconfirmed:
+    if resend_unconfirmed and job.kind not in DIVERTING:
         await context.store.rows("review_resend_unconfirmed", job=job.id, actor=actor)
     else:
         await context.store.rows("review_reopen", job=job.id)

@@ -24,7 +24,7 @@ from tarry.core.ladder import Itinerary, first_queue, itinerary
 from tarry.core.names import RESERVED, Destination
 from tarry.core.policy import MOST_RETRIES, ErrorClass, Policy
 from tarry.errors import SettingsError
-from tarry.operations.review.message import Key, ReviewHeaders
+from tarry.operations.review.message import Key, ReviewHeaders, read_review_headers
 from tarry.store.rows import Leg, LegKey
 
 _RESERVED = frozenset({h.REVIEW_REASON, *h.BROKERS_OWN})
@@ -272,6 +272,15 @@ def _envelope(delivery: Delivery, headers: ReviewHeaders, options: RedriveOption
             raise CannotRedriveError(f"{refusal}: give its payload with --edit-body") from None
         return None
     return found if found.original_queue == headers.queue or (surely and not found.original_queue) else None
+
+
+def payload_inside(delivery: Delivery) -> bytes:
+    """What a redrive of this message returns, unless it is edited: of an envelope, the payload in it."""
+    try:
+        envelope = _envelope(delivery, read_review_headers(delivery), RedriveOptions())
+    except CannotRedriveError:
+        envelope = None
+    return envelope.original_payload if envelope else delivery.body
 
 
 def _died(delivery: Delivery) -> bool:

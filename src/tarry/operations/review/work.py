@@ -1,13 +1,14 @@
-"""Works on a review job: scans the queue for its messages, and redrives or discards them at a limited rate."""
+"""Works on jobs: scans the review queue for their messages, and redrives or discards them, in batches or at a rate."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import structlog
 
@@ -15,8 +16,10 @@ from tarry.amqp.delivery import Delivery
 from tarry.errors import AuditError, ConflictError, TarryError
 from tarry.operations.context import OperatorContext
 from tarry.operations.review.batch import Discard, Found, Handler, Redrive, give_back
-from tarry.operations.review.jobs import Job, acceptance, get, options_of
+from tarry.operations.review.divert import Diverting
+from tarry.operations.review.jobs import DIVERTING, Job, acceptance, get, options_of
 from tarry.operations.review.message import Key, key_of, read_review_headers
+from tarry.operations.review.pace import PAUSE, Pace
 from tarry.operations.review.queue_scan import QueueScan, ScannedMessage, ScanResult
 from tarry.operations.review.redrive import RedriveContext
 from tarry.operations.review.unconfirmed import resolve
@@ -25,32 +28,6 @@ from tarry.store.database import AdvisoryLock, job_lock
 from tarry.tasks import sleep_unless
 
 log = structlog.get_logger()
-
-TICKS = 5
-"""Batches a second, at rates high enough to batch."""
-
-
-@dataclass(slots=True)
-class Pacer:
-    """Keeps a steady rate in small batches, without catching up after a delay. Pure except for its clock."""
-
-    rate: float | None
-    clock: Callable[[], float]
-    _next: float | None = None
-
-    def batch(self, most: int) -> int:
-        """The number of messages in a batch."""
-        return most if self.rate is None else max(1, min(most, int(self.rate / TICKS)))
-
-    def wait(self, count: int) -> float:
-        """Seconds until a batch of `count` messages may be sent."""
-        if self.rate is None:
-            return 0.0
-        now = self.clock()
-        at = now if self._next is None else max(self._next, now)
-        self._next = at + count / self.rate
-        return at - now
-
 
 MOST = 5_000
 """The largest number of unacknowledged messages that a job keeps at a time."""
@@ -62,7 +39,6 @@ The broker takes back messages that are not settled within half an hour.
 """
 
 BATCH = 200
-PAUSE = 1.0
 LOOKS = 3
 """A message that this many scans, with pauses between them, did not find was taken by another consumer."""
 
@@ -118,9 +94,9 @@ async def work(context: OperatorContext, job_id: str, *, runner: str, stop: asyn
             return job
         problem: str | None = "it was interrupted"
         try:
-            async with _Worker.open(context, job, stop or asyncio.Event(), first_run=begun[0] == 1) as worker:
+            async with _worker(context, job, stop or asyncio.Event(), first_run=begun[0] == 1) as worker:
                 await worker.run()
-            problem = None
+            problem = worker.pace.problem
         except Exception as error:
             problem = str(error) or type(error).__name__
             raise
@@ -128,6 +104,28 @@ async def work(context: OperatorContext, job_id: str, *, runner: str, stop: asyn
             with suppress(AuditError):
                 await context.store.rows("review_leave", job=job.id, problem=problem)
     return await get(context, job.id)
+
+
+class Worker(Protocol):
+    """Works on one job until it is done or stopped."""
+
+    pace: Pace
+
+    async def run(self) -> None: ...
+
+
+@asynccontextmanager
+async def _worker(context: OperatorContext, job: Job, stop: asyncio.Event, *, first_run: bool) -> AsyncIterator[Worker]:
+    pace = Pace(context, job, stop)
+    beating = asyncio.create_task(pace.beat())
+    try:
+        if job.kind in DIVERTING:
+            yield Diverting(context, job, pace, after_interruption=not first_run)
+        else:
+            async with _Worker.open(context, job, pace, first_run=first_run) as worker:
+                yield worker
+    finally:
+        beating.cancel()
 
 
 async def work_or_wait(context: OperatorContext, job_id: str, *, runner: str, stop: asyncio.Event) -> Job:
@@ -159,40 +157,34 @@ class _Worker:
     context: OperatorContext
     job: Job
     handler: Handler
-    stop: asyncio.Event
-    """Set by the caller."""
-    pacer: Pacer
+    pace: Pace
     look_for_leftovers: bool
     """An earlier run may have been killed after it recorded a message and before it acknowledged it."""
-    halted: asyncio.Event = field(default_factory=asyncio.Event)
     _missed: Counter[Key] = field(default_factory=Counter)
 
     @classmethod
     @asynccontextmanager
-    async def open(
-        cls, context: OperatorContext, job: Job, stop: asyncio.Event, *, first_run: bool
-    ) -> AsyncIterator[_Worker]:
+    async def open(cls, context: OperatorContext, job: Job, pace: Pace, *, first_run: bool) -> AsyncIterator[_Worker]:
         destinations = Destinations(context.address, context.names, time.monotonic)
         handler: Handler = Discard(context, job)
         if job.kind == "redrive":
             redrive_context = RedriveContext(acceptance(context), context.topology.rules, FRAME_MAX)
             handler = Redrive(context, job, await options_of(context, job), redrive_context, destinations)
-        worker = cls(context, job, handler, stop, Pacer(job.rate, time.monotonic), look_for_leftovers=not first_run)
-        beating = asyncio.create_task(worker._beat())
         try:
-            yield worker
+            yield cls(context, job, handler, pace, look_for_leftovers=not first_run)
         finally:
-            beating.cancel()
             await destinations.close()
 
     async def run(self) -> None:
-        while not self.halted.is_set():
+        while not self.pace.halted.is_set():
             await self.context.store.rows("review_moved_on", job=self.job.id)
             items = await self._items()
             if not items:
                 return
             if not await self._pass(items):
-                await sleep_unless(self.halted, PAUSE)
+                await sleep_unless(self.pace.halted, PAUSE)
+            elif len(items) > self._most_in_hand:
+                await self.pace.next_batch()
 
     async def _items(self) -> dict[Key, str]:
         """The state of each open item, by key. Includes done items while their messages may still be in the queue."""
@@ -215,7 +207,7 @@ class _Worker:
         async with QueueScan.open(
             self.context.address, names.review_queue, wanted, most=most, most_bytes=MOST_BYTES
         ) as scan:
-            async with scan_lock(self.context, self.halted) as ours:
+            async with scan_lock(self.context, self.pace.halted) as ours:
                 if not ours:
                     return False
                 look = await scan.look()
@@ -229,7 +221,8 @@ class _Worker:
 
     @property
     def _most_in_hand(self) -> int:
-        return MOST if self.job.rate is None else max(1, min(MOST, int(self.job.rate * LONGEST_HOLD)))
+        most = MOST if self.job.rate is None else max(1, min(MOST, int(self.job.rate * LONGEST_HOLD)))
+        return self.pace.most(most)
 
     async def _act(self, scan: QueueScan, look: ScanResult, items: dict[Key, str]) -> None:
         by_id: list[Found] = [(held, read_review_headers(held.delivery)) for held in look.kept]
@@ -242,11 +235,11 @@ class _Worker:
         await self._resolve_unconfirmed(scan, by_state["sending"])
 
     async def _send(self, scan: QueueScan, waiting: Sequence[Found]) -> None:
-        size = self.pacer.batch(BATCH)
+        size = self.pace.batch(BATCH)
         for start in range(0, len(waiting), size):
             batch = waiting[start : start + size]
-            await sleep_unless(self.halted, self.pacer.wait(len(batch)))
-            if self.halted.is_set():
+            await self.pace.wait(len(batch))
+            if self.pace.halted.is_set():
                 scan.put_back(held for held, _ in waiting[start:])
                 return
             scan.check()
@@ -289,13 +282,3 @@ class _Worker:
             await self.context.store.rows(
                 "review_close_items", job=self.job.id, ids=list(ids), state=state, problem=problem
             )
-
-    async def _beat(self) -> None:
-        """Records that the worker is alive, and halts it if the job is to stop."""
-        while not self.halted.is_set():
-            with suppress(AuditError):
-                row = await self.context.store.one("review_seen", job=self.job.id)
-                if row is None or not row[0]:
-                    self.halted.set()
-            if await sleep_unless(self.stop, PAUSE):
-                self.halted.set()

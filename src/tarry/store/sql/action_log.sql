@@ -15,8 +15,8 @@ select pg_advisory_unlock(%(number)s);
 
 -- name: begin_action
 -- Record an operator action before it is carried out.
-insert into action (id, actor, kind, target, detail)
-values (%(id)s, %(actor)s, %(kind)s, %(target)s, %(detail)s);
+insert into action (id, actor, kind, target, detail, origin)
+values (%(id)s, %(actor)s, %(kind)s, %(target)s, %(detail)s, %(origin)s);
 
 -- name: finish_action
 -- Record the outcome of an operator action. Its event is published by this transaction's id.

@@ -16,7 +16,7 @@ select id::text, message_id, queue, state, round, retry_count, max_retries, poli
  order by retry.id
  limit %(limit)s;
 
--- name: retries_searched
+-- name: retries_searched_by_id
 -- The same by policy and error, for which there is no index: searches a part of the retries, and says with each row where
 -- that part ends and how many it has. One row without an id if nothing matches.
 with searched as materialized (
@@ -46,7 +46,7 @@ found as (
      order by searched.id
      limit %(limit)s
 )
-select found.*, part.last, part.size
+select found.*, null::timestamptz, part.last, part.size
   from (select max(id::text) as last, count(*) as size from searched) as part
   left join found on true
  order by found.id;
@@ -64,13 +64,48 @@ select id::text, message_id, queue, state, round, retry_count, max_retries, poli
    and (%(fingerprint)s::text is null or fingerprint = %(fingerprint)s)
    and (%(message_id)s::text is null or message_id = %(message_id)s)
    and (%(owner)s::text is null or owner = %(owner)s)
-   and (%(policy)s::text is null or policy = %(policy)s)
-   and (%(error)s::text is null or error_type = %(error)s or error_reason ilike %(error_like)s)
    and (%(due_after)s::timestamptz is null or due_at >= %(due_after)s)
    and (%(due_before)s::timestamptz is null or due_at < %(due_before)s)
    and (%(scope)s::text[] is null or queue like any(%(scope)s::text[]))
  order by retry.due_at, retry.id
  limit %(limit)s;
+
+-- name: retries_searched_by_due
+-- The same by policy and error, a part of the waiting retries at a time.
+with searched as materialized (
+    select id, message_id, queue, state, round, retry_count, max_retries, policy, error_class, error_type, error_reason,
+           fingerprint, tier, first_failed_at, due_at, returned_at, drift_ms, octet_length(body) as size, owner, job_type,
+           priority
+      from retry
+     where state in ('scheduled', 'held', 'unroutable')
+       and (%(after_due)s::timestamptz is null or (due_at, id) > (%(after_due)s, %(after)s::uuid))
+       and (%(states)s::text[] is null or state = any(%(states)s))
+       and (%(queue)s::text is null or queue = %(queue)s)
+       and (%(fingerprint)s::text is null or fingerprint = %(fingerprint)s)
+       and (%(message_id)s::text is null or message_id = %(message_id)s)
+       and (%(owner)s::text is null or owner = %(owner)s)
+       and (%(due_after)s::timestamptz is null or due_at >= %(due_after)s)
+       and (%(due_before)s::timestamptz is null or due_at < %(due_before)s)
+       and (%(scope)s::text[] is null or queue like any(%(scope)s::text[]))
+     order by retry.due_at, retry.id
+     limit %(part)s
+),
+found as (
+    select id::text, message_id, queue, state, round, retry_count, max_retries, policy, error_class, error_type,
+           left(error_reason, 200), fingerprint, tier, first_failed_at, due_at, returned_at, drift_ms, size, owner,
+           job_type, priority
+      from searched
+     where (%(policy)s::text is null or policy = %(policy)s)
+       and (%(error)s::text is null or error_type = %(error)s or error_reason ilike %(error_like)s)
+     order by searched.due_at, searched.id
+     limit %(limit)s
+)
+select found.*, part.last_due, part.last, part.size
+  from (select (array_agg(due_at order by due_at desc, id desc))[1] as last_due,
+               (array_agg(id::text order by due_at desc, id desc))[1] as last, count(*) as size
+          from searched) as part
+  left join found on true
+ order by found.due_at, found.id;
 
 -- name: retry_payload
 -- The message as it was stored.
@@ -78,7 +113,7 @@ select body, properties from retry where id = %(id)s::uuid;
 
 -- name: latest_actions
 -- Operator actions, the latest first.
-select id::text, at, actor, kind, target, detail, outcome, finished_at
+select id::text, at, actor, kind, target, detail, outcome, finished_at, origin
   from action
  where (%(before_at)s::timestamptz is null or (at, id) < (%(before_at)s, %(before)s::uuid))
    and (%(actor)s::text is null or actor = %(actor)s)

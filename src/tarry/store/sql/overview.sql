@@ -36,8 +36,10 @@ select count(*)::int, percentile_disc(0.5) within group (order by drift_ms),
  where (%(scope)s::text[] is null or queue like any(%(scope)s::text[]));
 
 -- name: open_by_queue
--- How many retries are open in each state, by the queue in which they failed. One index covers it.
-select state, queue, count(*)
+-- How many retries are open in each state, by the queue in which they failed, and when the first of them failed. One
+-- index covers it.
+select state, queue, count(*), min(first_failed_at)
   from retry
  where state in ('scheduled', 'held', 'in_review', 'unroutable')
+   and (%(queue)s::text is null or queue = %(queue)s)
  group by state, queue;

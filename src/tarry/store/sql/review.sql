@@ -17,37 +17,55 @@ select count(*)
    and (%(owner)s::text is null or owner = %(owner)s);
 
 -- name: review_groups
--- The same selection, grouped by one attribute: the largest group first, with one example each. By fingerprint, queue,
--- owner or age, an index has everything that is counted.
-with counted as (
-    select case %(by)s
-                when 'queue' then queue
-                when 'reason' then regexp_replace(coalesce(reason, ''), '\d+', '#', 'g')
-                when 'fingerprint' then coalesce(fingerprint, '')
-                when 'owner' then coalesce(owner, '')
-                when 'age' then case when since > clock_timestamp() - interval '1 hour' then 'less than an hour'
-                                     when since > clock_timestamp() - interval '1 day' then 'an hour to a day'
-                                     when since > clock_timestamp() - interval '7 days' then 'a day to a week'
-                                     else 'more than a week' end
-           end as key,
-           queue, count(*) as number, min(since) as oldest, max(since) as newest, min(id::text) as example
+-- The same selection, grouped by one attribute: the largest group first, each with its oldest message as an example and
+-- with numbers by the hour in which its messages came: 0 is the last hour, 24 all before the last day. By fingerprint,
+-- queue, owner or age, an index has everything that is counted. Numbers in a reason do not tell groups apart: they are
+-- replaced once for each reason, and not for each message.
+with rows as (
+    select tarry_review_group(%(by)s, queue, reason, fingerprint, owner, since) as key, queue,
+           least(24, floor(date_part('epoch', statement_timestamp() - since) / 3600))::int as hour,
+           count(*) as number, min(since) as oldest, max(since) as newest
       from tarry_in_review(%(queue)s, %(reason)s, %(fingerprint)s, %(error_type)s, %(before)s, %(after)s, %(ids)s::uuid[])
      where (%(scope)s::text[] is null or queue like any(%(scope)s::text[]))
        and (%(owner)s::text is null or owner = %(owner)s)
-     group by 1, queue
+     group by 1, 2, 3
 ),
-found as (
-    select key, sum(number)::bigint as number, min(oldest) as oldest, max(newest) as newest, count(*) as queues,
-           min(queue) as queue, min(example) as example
+counted as materialized (
+    select case when %(by)s = 'reason' then regexp_replace(key, '\d+', '#', 'g') else key end as key, queue, hour, number,
+           oldest, newest
+      from rows
+),
+found as materialized (
+    select key, sum(number)::bigint as number, min(oldest) as oldest, max(newest) as newest,
+           count(distinct queue) as queues, min(queue) as queue
       from counted
      group by key
      order by 2 desc, 1
      limit %(limit)s
+),
+parts as (
+    select key, hour, sum(number)::int as number from counted where key in (select key from found) group by key, hour
+),
+hours as (
+    select found.key, array_agg(coalesce(parts.number, 0) order by hour desc) as numbers
+      from found
+     cross join generate_series(0, 24) as hour
+      left join parts using (key, hour)
+     group by found.key
 )
-select key, number, oldest, newest, queues, found.queue, retry.error_type, retry.error_reason, retry.review_reason
+select found.key, found.number, found.oldest, found.newest, queues, found.queue, example.error_type,
+       example.error_reason, example.reason, hours.numbers
   from found
-  left join retry on retry.id = found.example::uuid
- order by number desc, key;
+  join hours using (key)
+  left join lateral (select error_type, error_reason, reason
+                       from in_review
+                      where since = found.oldest
+                        and case when %(by)s = 'reason' then regexp_replace(coalesce(reason, ''), '\d+', '#', 'g')
+                                 else tarry_review_group(%(by)s, in_review.queue, reason, fingerprint, owner, since)
+                            end = found.key
+                        and (%(scope)s::text[] is null or in_review.queue like any(%(scope)s::text[]))
+                      limit 1) as example on true
+ order by found.number desc, found.key;
 
 -- name: review_ids
 -- Retries with this message id or retry id, and their state.
@@ -75,8 +93,8 @@ select set_config('statement_timeout', '120s', true);
 -- name: review_new_job
 -- Create a job, without its selection yet. A job that the caller runs itself is not offered to the service for the
 -- first seconds.
-insert into review_job (id, kind, actor, filter, options, body, rate, reason, seen_at)
-values (%(job)s, %(kind)s, %(actor)s, %(filter)s, %(options)s, %(body)s, %(rate)s, %(why)s,
+insert into review_job (id, kind, actor, filter, options, body, rate, reason, wanted, seen_at)
+values (%(job)s, %(kind)s, %(actor)s, %(filter)s, %(options)s, %(body)s, %(rate)s, %(why)s, %(wanted)s,
         case when %(here)s then clock_timestamp() end);
 
 -- name: review_freeze
@@ -98,6 +116,106 @@ taken as (
 ),
 counted as (update review_job set total = (select count(*) from taken) where id = %(job)s)
 select (select count(*) from chosen), (select count(*) from taken);
+
+-- name: review_freeze_retries
+-- The same for a selection of retries, in the states in which the job can do something to them.
+with chosen as (
+    select id, round
+      from retry
+     where state = any(%(states)s)
+       and (%(queue)s::text is null or queue = %(queue)s)
+       and (%(fingerprint)s::text is null or fingerprint = %(fingerprint)s)
+       and (%(message_id)s::text is null or message_id = %(message_id)s)
+       and (%(owner)s::text is null or owner = %(owner)s)
+       and (%(policy)s::text is null or policy = %(policy)s)
+       and (%(error)s::text is null or error_type = %(error)s or error_reason ilike %(error_like)s)
+       and (%(due_after)s::timestamptz is null or due_at >= %(due_after)s)
+       and (%(due_before)s::timestamptz is null or due_at < %(due_before)s)
+       and (%(scope)s::text[] is null or queue like any(%(scope)s::text[]))
+     order by id
+     limit %(limit)s
+),
+taken as (
+    insert into review_item (job_id, retry_id, round)
+    select %(job)s, id, round from chosen
+        on conflict do nothing
+ returning retry_id
+),
+counted as (update review_job set total = (select count(*) from taken) where id = %(job)s)
+select (select count(*) from chosen), (select count(*) from taken);
+
+-- name: review_end_prepared
+-- End jobs that were prepared long ago and never started, so that other jobs can have their messages.
+with ended as (
+    update review_job
+       set finished_at = clock_timestamp(), problem = 'it was prepared, and not started in time'
+     where finished_at is null and wanted = 'stop' and runs = 0 and runner is null
+       and created_at < clock_timestamp() - %(within)s::interval
+ returning id
+)
+update review_item set state = 'skipped', problem = 'the job was not started in time'
+ where job_id in (select id from ended) and state = 'waiting';
+
+-- name: review_failures
+-- Of the items that this run of the job has processed: how many there are, and how many failed, or were sent and failed
+-- again. A retry-now returns in the next round, a redrive in the same one.
+select count(*)::int,
+       count(*) filter (where item.state = 'failed'
+                           or (item.state = 'done' and job.kind in ('redrive', 'retry_now')
+                               and (live.round > item.round + (job.kind = 'retry_now')::int
+                                    or (live.state = 'in_review'
+                                        and live.round >= item.round + (job.kind = 'retry_now')::int))))::int
+  from review_job as job
+  join review_item as item on item.job_id = job.id
+  left join retry as live on live.id = item.retry_id
+ where job.id = %(job)s and item.at >= job.run_since and item.state in ('done', 'failed');
+
+-- name: review_no_longer_waiting
+-- Waiting items of a job on retries that do not wait any more.
+update review_item as item
+   set state = 'skipped', at = clock_timestamp(),
+       problem = 'does not wait any more: ' || coalesce(live.state || ' in round ' || live.round, 'not known')
+  from review_item as mine
+  left join retry as live on live.id = mine.retry_id
+ where mine.job_id = %(job)s and mine.state = 'waiting'
+   and (live.id is null or live.round <> mine.round or live.state not in ('scheduled', 'held'))
+   and item.job_id = mine.job_id and item.retry_id = mine.retry_id;
+
+-- name: review_next_items
+-- The next waiting items, those that are due last at the end: what is due soon can still be caught.
+select item.retry_id::text, item.round
+  from review_item as item
+  join retry on retry.id = item.retry_id
+ where item.job_id = %(job)s and item.state = 'waiting'
+ order by retry.due_at, item.retry_id
+ limit %(limit)s;
+
+-- name: review_take_items
+-- Mark items before anything is done to their retries, while the job is to continue.
+update review_item as item
+   set state = 'sending', at = clock_timestamp()
+  from review_job as job
+ where job.id = %(job)s and job.wanted = 'run'
+   and item.job_id = job.id and item.retry_id = any(%(ids)s::uuid[]) and item.state = 'waiting'
+returning item.retry_id::text;
+
+-- name: review_untake_items
+-- Nothing was done to these.
+update review_item set state = 'waiting', at = clock_timestamp()
+ where job_id = %(job)s and retry_id = any(%(ids)s::uuid[]) and state = 'sending';
+
+-- name: review_diverted
+-- What became of the items that a run was interrupted at: the verdict of what it had requested, or no row's verdict.
+select item.retry_id::text, asked.id is not null, asked.verdict
+  from review_item as item
+  join review_job as job on job.id = item.job_id
+  left join lateral (select id, verdict
+                       from diversion
+                      where diversion.retry_id = item.retry_id and diversion.round = item.round
+                        and diversion.kind = job.kind and diversion.asked_at >= job.created_at
+                      order by asked_at desc
+                      limit 1) as asked on true
+ where item.job_id = %(job)s and item.state = 'sending';
 
 -- name: review_drop_job
 -- Delete a job that selected nothing.

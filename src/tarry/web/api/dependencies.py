@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Annotated, Generic, TypeVar
 
 from fastapi import Depends, Request
 
+from tarry.errors import TarryError
 from tarry.operations.context import OperatorContext
 from tarry.operations.local import LocalOperations
 from tarry.operations.protocol import ActingOperations
@@ -59,9 +61,25 @@ class Shared(Generic[T]):
         self._fresh = fresh
         self._lock = asyncio.Lock()
         self._made: tuple[float, T] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
-    async def get(self) -> T:
+    async def get(self, stale: float = 0.0) -> T:
+        """With `stale`, a value that is so many seconds too old is answered, and a new one is made meanwhile."""
+        made = self._made
+        if made is not None and 0 < time.monotonic() - made[0] - self._fresh <= stale:
+            if self._refreshing is None or self._refreshing.done():
+                self._refreshing = asyncio.create_task(self._refresh())
+            return made[1]
+        return await self._fresh_value()
+
+    async def _fresh_value(self) -> T:
         async with self._lock:
             if self._made is None or time.monotonic() - self._made[0] > self._fresh:
-                self._made = (time.monotonic(), await self._make())
+                began = time.monotonic()
+                self._made = (began, await self._make())
             return self._made[1]
+
+    async def _refresh(self) -> None:
+        """An error is left to the request after the value has become too old."""
+        with suppress(TarryError):
+            await self._fresh_value()

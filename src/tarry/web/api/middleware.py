@@ -16,6 +16,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tarry.errors import Code, TarryError
+from tarry.operations.action_log import ORIGIN
 from tarry.operations.idempotency import IdempotencyKeys
 from tarry.web.api.auth import READING, Access, Caller
 from tarry.web.api.http_request import HttpReply, HttpRequest, read
@@ -132,6 +133,7 @@ class Middleware:
         try:
             caller = self._admit(scope)
             scope.setdefault("state", {})["caller"] = caller
+            ORIGIN.set(f"api {(scope.get('client') or ('?',))[0]}")
             request = await read(scope, receive, self._rules.body_limit)
             repeat = "repeat the request with the same Idempotency-Key for its answer."
             reply = await self._rules.in_time(request.method, self._handle(caller, request), repeat)

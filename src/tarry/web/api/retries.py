@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Path, Query
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from tarry.core.states import State
 from tarry.operations.cancel import Diverted
 from tarry.operations.lookup import Order, RetryFilter, RetryRow, StoredPayload
 from tarry.operations.paging import Page
 from tarry.operations.retry_now import Retried
+from tarry.operations.review.browse import EditedMessage
 from tarry.store.history import Timeline
 from tarry.web.api.auth import Looker, Operator, Requested
 from tarry.web.api.dependencies import Operations
@@ -50,6 +51,25 @@ async def list_them(
     return await operations.list_retries(wanted, order=order, limit=limit, cursor=cursor)
 
 
+class WhichRetries(BaseModel):
+    """Which retries: those that meet every condition given."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    states: list[State] | None = Field(None, max_length=9, description="In one of these states.")
+    queue: QueueName | None = Field(None, description="The queue they failed in.")
+    fingerprint: Text | None = Field(None, description="The fingerprint of the error, or its prefix.")
+    message_id: QueueName | None = None
+    due_after: Moment | None = Field(None, description="Due at this time or later.")
+    due_before: Moment | None = Field(None, description="Due before this time.")
+    owner: Owner | None = Field(None, description="Whom the messages belong to.")
+    policy: Text | None = Field(None, description="The policy that they follow.")
+    error: Text | None = Field(None, description="The type of the error, or a part of its reason.")
+
+    def filter(self) -> RetryFilter:
+        return RetryFilter(**self.model_dump())
+
+
 RetryId = Annotated[QueueName, Path(description="A retry id or its prefix.")]
 
 
@@ -63,6 +83,12 @@ async def show_one(_caller: Looker, operations: Operations, retry_id: RetryId) -
 async def show_payload(_caller: Operator, operations: Operations, retry_id: RetryId) -> StoredPayload:
     """Needs the role operate."""
     return await operations.show_payload(retry_id)
+
+
+@router.get("/{retry_id}/edits", summary="How a message was edited")
+async def list_edits(_caller: Operator, operations: Operations, retry_id: RetryId) -> list[EditedMessage]:
+    """Who changed what when it was redriven, and the message as it was before. Needs the role operate."""
+    return await operations.list_edits(retry_id)
 
 
 Called = Annotated[

@@ -1,10 +1,10 @@
-"""The review: groups, lists, single messages, comparison with the queue; and jobs that redrive or discard."""
+"""The review: groups, lists, single messages, comparison with the queue; and jobs on many messages or retries."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,7 +20,8 @@ from tarry.operations.review.reconcile import Checked
 from tarry.operations.review.redrive import Edits, RedriveOptions
 from tarry.web.api.auth import Looker, Operator, Requested
 from tarry.web.api.dependencies import Operations
-from tarry.web.api.parameters import Cursor, Glob, Limit, Moment, Owner, QueueName, Text
+from tarry.web.api.parameters import Cursor, Duration, Glob, Limit, Moment, Owner, QueueName, Text, length_of
+from tarry.web.api.retries import WhichRetries
 
 router = APIRouter(prefix="/review", tags=["review"])
 
@@ -134,15 +135,29 @@ class Which(BaseModel):
 class NewJob(Requested):
     """What to do with which messages."""
 
-    kind: Literal["redrive", "discard"]
-    which: Which
+    kind: jobs.Kind = Field(
+        description="redrive and discard: messages in review. cancel and retry_now: retries that wait, with `retries`."
+    )
+    which: Which = Field(default_factory=lambda: Which.model_validate({}), description="Which messages in review.")
+    retries: WhichRetries | None = Field(
+        None,
+        description="Instead of `which`: retries, of which those are taken to whose state the kind can be applied.",
+    )
     reset_attempts: bool = Field(True, description="Set the count of retries and the age to zero, or keep both.")
     to: QueueName | None = Field(None, description="Redrive to this queue instead of the one it failed in.")
     delay_ms: int = Field(0, ge=0, le=10**12, description="Wait this many milliseconds first.")
     rate: float | None = Field(
         None, ge=jobs.SLOWEST, le=jobs.FASTEST, allow_inf_nan=False, description="Messages per second."
     )
-    reason: Text | None = Field(None, description="Required for a discard.")
+    watch: Duration | None = Field(
+        None,
+        description="Process 1 message, then 10, then 100 and so on. After each batch the job watches for this long, "
+        "and stops if more than a tenth failed.",
+    )
+    prepared: bool = Field(
+        default=False, description="Only freeze and count the selection; /resume starts the job. It expires in an hour."
+    )
+    reason: Text | None = Field(None, description="Required for a discard and a cancel.")
     set_headers: dict[str, str | int | float | bool | None] = Field(default_factory=dict, max_length=100)
     drop_headers: list[str] = Field(default_factory=list, max_length=100)
     edit_body: Base64 | None = Field(None, description="A new payload in base64, for a single message.")
@@ -150,6 +165,8 @@ class NewJob(Requested):
     def spec(self, ids: tuple[str, ...] | None) -> JobSpec:
         if self.edit_body is not None and len(ids or ()) != 1:
             raise SettingsError("edit_body is for one message: name it in which.ids.")
+        if self.retries is not None and self.which.model_fields_set:
+            raise SettingsError("Give only one of `which` and `retries`.")
         chosen = Filter(**self.which.model_dump(exclude={"ids"}), ids=ids)
         edits = Edits(self.set_headers, tuple(self.drop_headers), self.edit_body)
         return JobSpec(
@@ -158,10 +175,13 @@ class NewJob(Requested):
             RedriveOptions(self.reset_attempts, self.to, self.delay_ms, edits),
             self.rate,
             self.reason,
+            retries=None if self.retries is None else self.retries.filter(),
+            watch=None if self.watch is None else length_of(self.watch),
+            prepared=self.prepared,
         )
 
 
-@router.post("/jobs", summary="Redrive or discard messages", status_code=HTTPStatus.CREATED)
+@router.post("/jobs", summary="Act on many messages or retries", status_code=HTTPStatus.CREATED)
 async def create(caller: Operator, operations: Operations, wanted: NewJob) -> JobStatus:
     """The selection is frozen now, and the service runs the job. Messages that another consumer takes meanwhile are
     reported, not duplicated. 409 if another job has all of them.

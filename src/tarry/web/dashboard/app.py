@@ -17,14 +17,29 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tarry.errors import Code, TarryError
+from tarry.operations.action_log import ORIGIN
 from tarry.operations.context import OperatorContext
 from tarry.settings import Settings
 from tarry.web.api.auth import READING, Caller, by_address, may_only_look
 from tarry.web.api.dependencies import operations_of
 from tarry.web.api.http_request import HttpReply, HttpRequest, read
-from tarry.web.api.middleware import ApiRules
+from tarry.web.api.middleware import MOST_STREAMS, ApiRules
 from tarry.web.api.problems import Problem, ProblemError, failure, is_internal, make_problem, problem_of
-from tarry.web.dashboard import actions, destinations, login, overview, policies, retries, review, static
+from tarry.web.dashboard import (
+    actions,
+    audit,
+    destinations,
+    live,
+    login,
+    overview,
+    policies,
+    retries,
+    review,
+    runbook,
+    static,
+    stuck,
+    topology,
+)
 from tarry.web.dashboard.rendering import make_environment
 from tarry.web.dashboard.sessions import LOCAL, Session, Sessions
 from tarry.web.dashboard.visit import SESSION, Readings, Renderer, Visit
@@ -34,11 +49,15 @@ log = structlog.get_logger()
 FORM = "application/x-www-form-urlencoded"
 MOST_FIELDS = 200
 
-LARGEST_FORM = 64 << 10
-"""Bytes. The body of a form is read before it is known whether the caller may send it."""
+LARGEST_FORM = 256 << 10
+"""Bytes. The body of a form is read before it is known whether the caller may send it. In a form, a payload that can be
+edited takes up to three times its size."""
 
 OURS = frozenset(
-    {"", "login", "logout", "static", "destinations", "retries", "review", "actions", "policies", "favicon.ico"}
+    {
+        *("", "login", "logout", "static", "favicon.ico", "live", "runbook", "pauses"),
+        *("destinations", "retries", "stuck", "review", "policies", "topology", "audit", "actions"),
+    }
 )
 """The first segments of the paths of the dashboard."""
 
@@ -106,10 +125,17 @@ PAGES = (
     PageRoute("/destinations/resume", destinations.resume, is_action=True),
     PageRoute("/destinations/throttle", destinations.throttle, is_action=True),
     PageRoute("/destinations/unthrottle", destinations.unthrottle, is_action=True),
+    PageRoute("/destinations/breaker", destinations.breaker, is_action=True),
+    PageRoute("/pauses/pause", destinations.pause_scope, is_action=True),
+    PageRoute("/pauses/resume", destinations.resume_scope, is_action=True),
     PageRoute("/retries", retries.show_all),
+    PageRoute("/retries/jobs", retries.prepare, is_action=True),
     PageRoute("/retries/{retry_id}", retries.show_one),
     PageRoute("/retries/{retry_id}/cancel", retries.cancel, is_action=True),
     PageRoute("/retries/{retry_id}/retry-now", retries.retry_now, is_action=True),
+    PageRoute("/retries/{retry_id}/redrive", retries.redrive_edited, is_action=True),
+    PageRoute("/stuck", stuck.show),
+    PageRoute("/stuck/recover", stuck.recover, is_action=True),
     PageRoute("/review", review.show_groups),
     PageRoute("/review/selection", review.show_selection),
     PageRoute("/review/redrive", review.redrive, is_action=True),
@@ -121,6 +147,12 @@ PAGES = (
     PageRoute("/review/jobs/{job_id}/abandon", review.abandon_job, is_action=True),
     PageRoute("/actions", actions.show),
     PageRoute("/policies", policies.show),
+    PageRoute("/topology", topology.show),
+    PageRoute("/audit", audit.show),
+    PageRoute("/audit/compare", audit.compare, is_action=True),
+    PageRoute("/audit/recover", audit.recover, is_action=True),
+    PageRoute("/audit/write-off", audit.write_off, is_action=True),
+    PageRoute("/runbook", runbook.show),
 )
 
 
@@ -151,11 +183,31 @@ class Dashboard:
         if scope["type"] != "http" or not is_ours(scope["path"]):
             await self._app(scope, receive, send)
             return
-        reply = await self._reply(scope, receive)
         headers = [(name.encode(), value.encode()) for name, value in SECURITY.items()]
+        if scope["path"] == live.PATH and scope["method"] == "GET" and self._rules.streams < MOST_STREAMS:
+            self._rules.streams += 1
+            try:
+                await live.stream(scope, receive, send, self._part, headers)
+            finally:
+                self._rules.streams -= 1
+            return
+        reply = await self._reply(scope, receive)
         if b"cache-control" not in dict(reply.headers):
             headers.append((b"cache-control", b"no-store"))
         await reply.with_headers(*headers).send(send)
+
+    async def _part(self, scope: Scope) -> HttpReply:
+        """The changing part of one page, for its caller as of now."""
+        visit = Visit(Request(scope), self._renderer, LOCAL, None, None, is_live=True)
+        try:
+            self._identify(visit)
+            scope["state"] = {"visit": visit}
+            if visit.caller is None:
+                return HttpReply.from_response(Response(status_code=HTTPStatus.UNAUTHORIZED))
+            request = HttpRequest(scope, visit.request.headers, b"")
+            return await self._rules.in_time("GET", request.pass_to(self._pages), "")
+        except Exception as error:  # noqa: BLE001 - as for a page
+            return HttpReply.from_response(error_page(visit, error))
 
     async def _reply(self, scope: Scope, receive: Receive) -> HttpReply:
         visit = Visit(Request(scope), self._renderer, LOCAL, None, None)
@@ -167,6 +219,7 @@ class Dashboard:
             scope.setdefault("state", {})["visit"] = visit
             request = await read(scope, receive, min(self._rules.body_limit, LARGEST_FORM), FORM)
             if request.method not in READING:
+                ORIGIN.set(f"dashboard {_address_of(visit.request).removeprefix('@')}")
                 visit.form = _form(request.body)
                 _check_form(visit)
             return await self._rules.in_time(

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from tarry.core.durations import humanise
 
 WIDTH, HEIGHT = 600, 90
+SPARK_WIDTH, SPARK_HEIGHT = 130, 22
 GAP = 2
 MARKS = (1_000, 60_000, 3_600_000, 86_400_000, 7 * 86_400_000, 31 * 86_400_000, 365 * 86_400_000)
 LEFT, RIGHT = 8, 24
@@ -27,6 +28,27 @@ def bars(values: Sequence[int], label: str, start: str, end: str) -> Markup:
         *(WIDTH, HEIGHT, f"{label}: {sum(values)} in all, at most {most} a minute"),
         *(HEIGHT, WIDTH, HEIGHT, Markup("").join(parts)),
         *(start, f"{sum(values):,} in all, at most {most:,} a minute", end),
+    )
+
+
+def sparkline(hours: Sequence[int]) -> Markup:
+    """When the messages of a group came: one bar for all before the last day, then one for each of its hours."""
+    older, last = sum(hours[:1]), hours[1:]
+    most, step = max(last, default=0), SPARK_WIDTH / 26
+    bars = [_spark((index + 2) * step, step, value, most, "bar") for index, value in enumerate(last) if value]
+    if older:
+        bars.insert(0, _spark(0, step, 1, 1, "older"))
+    label = f"{sum(last):,} in the last 24 hours, {older:,} before"
+    line = Markup('<line class="axis" x1="0" y1="{0}" x2="{1}" y2="{0}"/>').format(SPARK_HEIGHT, SPARK_WIDTH)
+    return Markup('<svg class="spark" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg>').format(
+        SPARK_WIDTH, SPARK_HEIGHT, label, line, Markup("").join(bars)
+    )
+
+
+def _spark(x: float, step: float, value: int, most: int, kind: str) -> Markup:
+    height = max(2.0, value / most * SPARK_HEIGHT)
+    return Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>').format(
+        kind, f"{x:.1f}", f"{SPARK_HEIGHT - height:.1f}", f"{step - 1:.1f}", f"{height:.1f}"
     )
 
 

@@ -12,7 +12,7 @@ from tarry.operations.overview import Activity
 from tarry.operations.status import ServiceStatus
 from tarry.web.dashboard import charts
 from tarry.web.dashboard.verdict import Seen, judge
-from tarry.web.dashboard.visit import Visit
+from tarry.web.dashboard.visit import STALE, Visit
 from tarry.web.health import readiness
 
 MOST_STUCK = 200
@@ -47,13 +47,13 @@ async def show(visit: Visit) -> Response:
 async def _status(visit: Visit) -> ServiceStatus:
     if visit.is_limited:
         return await visit.operations.status()
-    return await visit.shared.status.get()
+    return await visit.shared.status.get(STALE)
 
 
 async def _activity(visit: Visit) -> Activity:
     if visit.is_limited:
         return await visit.operations.activity()
-    return await visit.shared.activity.get()
+    return await visit.shared.activity.get(STALE)
 
 
 def _missing(visit: Visit) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any
@@ -32,6 +33,7 @@ def make_environment() -> Environment:
     found.globals["unique"] = lambda: f"field-{next(numbers)}"
     found.filters |= {
         "ago": ago,
+        "anchor": anchor,
         "exact": exact,
         "lines": lines,
         "number": lambda value: f"{value:,}",
@@ -41,6 +43,11 @@ def make_environment() -> Environment:
         "when": when,
     }
     return found
+
+
+def anchor(title: str) -> str:
+    """Of a section of the runbook, as in the links of the documentation."""
+    return re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
 
 
 def _visible(value: Any) -> Any:

@@ -9,47 +9,69 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from starlette.responses import RedirectResponse, Response
 
+from tarry.amqp.delivery import Delivery
+from tarry.amqp.field_tables import BadTableError
+from tarry.amqp.properties import Properties
 from tarry.core.durations import humanise
 from tarry.core.json_types import encode_base64
+from tarry.core.printable import printable
 from tarry.core.states import State
-from tarry.errors import ControlError, NotFoundError, TarryError
+from tarry.errors import Code, ControlError, NotFoundError, TarryError
 from tarry.operations.explain import Explained
 from tarry.operations.lookup import SEARCHED, Order, RetryFilter, StoredPayload
+from tarry.operations.review.browse import Filter
+from tarry.operations.review.jobs import DIVERTING, JobSpec, Kind
+from tarry.operations.review.redrive import RedriveOptions, edits_from, payload_inside
 from tarry.store.history import Step, Timeline
-from tarry.web.api.parameters import Moment, Owner, QueueName, Text
-from tarry.web.api.retries import ActionRequest
+from tarry.web.api.parameters import QueueName
+from tarry.web.api.problems import ProblemError
+from tarry.web.api.retries import ActionRequest, WhichRetries
+from tarry.web.api.review import NewJob
 from tarry.web.dashboard.rendering import LONGEST, when
 from tarry.web.dashboard.visit import Visit, validated
 
 PAGE = 50
+EDITABLE = 32 << 10
+"""The most bytes of a payload that can be edited on a page."""
+
 SHOWN_BYTES = 16_384
 """Of a payload that is not text."""
 
 FILTERS = ("queue", "policy", "owner", "error", "fingerprint", "message_id", "due_after", "due_before")
 
 
-class Search(BaseModel):
+class Search(WhichRetries):
     """The fields of the search, with the checks of the HTTP API."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    state: State | None = None
-    queue: QueueName | None = None
-    policy: Text | None = None
-    owner: Owner | None = None
-    error: Text | None = None
-    fingerprint: Text | None = None
-    message_id: QueueName | None = None
-    due_after: Moment | None = None
-    due_before: Moment | None = None
     order: Order | None = None
 
     def filter(self) -> RetryFilter:
-        given: dict[str, Any] = {name: getattr(self, name) for name in FILTERS}
-        return RetryFilter(states=[self.state] if self.state else None, **given)
+        return RetryFilter(**self.model_dump(exclude={"order"}))
+
+
+def _search(asked: Mapping[str, str | None]) -> Search:
+    state = asked["state"]
+    return validated(Search, {**asked, "state": None, "states": [state] if state else None})
+
+
+KINDS: dict[Kind, str] = {
+    "retry_now": "Retry now: those that wait",
+    "cancel": "Cancel: those that wait",
+    "redrive": "Redrive: those in review",
+    "discard": "Discard: those in review",
+}
+
+
+def _kinds(state: str | None) -> dict[Kind, str]:
+    """What can be done to retries in this state."""
+    if state in {State.SCHEDULED, State.HELD}:
+        return {kind: text for kind, text in KINDS.items() if kind in DIVERTING}
+    if state == State.IN_REVIEW:
+        return {kind: text for kind, text in KINDS.items() if kind not in DIVERTING}
+    return {} if state else KINDS
 
 
 async def show_all(visit: Visit) -> Response:
@@ -59,11 +81,44 @@ async def show_all(visit: Visit) -> Response:
     asked = {name: visit.asked(name) for name in ("state", *FILTERS, "order")}
     if called is not None:
         asked["message_id"] = called
-    search = validated(Search, asked)
+    search = _search(asked)
     page = await visit.operations.list_retries(
         search.filter(), order=search.order, limit=PAGE, cursor=visit.asked("cursor")
     )
-    return visit.render("retries.html", asked=asked, called=called, page=page, states=list(State), searched=SEARCHED)
+    has_filter = bool(search.filter().conditions())
+    return visit.render(
+        "retries.html",
+        asked=asked,
+        called=called,
+        page=page,
+        states=list(State),
+        searched=SEARCHED,
+        kinds=_kinds(asked["state"]) if has_filter and page.items else {},
+    )
+
+
+class Bulk(NewJob):
+    """What to do to all that match."""
+
+    retries: WhichRetries
+
+
+async def prepare(visit: Visit) -> Response:
+    """Freezes and counts all that match. Nothing is done to them until the job is started, on its page."""
+    asked = {name: visit.form.get(name) or None for name in ("state", *FILTERS)}
+    wanted = _search(asked)
+    if not wanted.filter().conditions():
+        raise ProblemError(Code.INVALID_REQUEST, "Filter first: this would act on every retry there is.")
+    about = {
+        "kind": visit.given("kind"),
+        "rate": visit.given("rate"),
+        "watch": visit.given("watch"),
+        "reason": visit.given("reason"),
+        "retries": wanted.model_dump(exclude={"order"}, exclude_none=True),
+        "prepared": True,
+    }
+    job = await visit.operations.create_job(validated(Bulk, about).spec(None))
+    return RedirectResponse(f"/review/jobs/{job.id}", 303)
 
 
 async def _called(visit: Visit, called: str) -> str | None:
@@ -81,6 +136,8 @@ async def show_one(visit: Visit) -> Response:
     timeline = await visit.operations.show_retry(_id(visit))
     payload, why_not = await _payload(visit, timeline) if visit.may_act else (None, None)
     explained = await _explained(visit, timeline, payload) if payload is not None else None
+    is_in_review = timeline.state == State.IN_REVIEW
+    edits = await visit.operations.list_edits(timeline.retry_id) if visit.may_act else []
     return visit.render(
         "retry.html",
         one=timeline,
@@ -91,7 +148,56 @@ async def show_one(visit: Visit) -> Response:
         explained=explained,
         can_cancel=timeline.state in {State.SCHEDULED, State.HELD},
         can_retry=timeline.state in {State.SCHEDULED, State.HELD, State.IN_REVIEW},
+        can_edit=visit.may_act and is_in_review,
+        editable=await _editable(visit, timeline) if payload is not None and is_in_review else None,
+        largest=EDITABLE,
+        edits=[(one, shown_body(one.body)) for one in edits],
     )
+
+
+async def _editable(visit: Visit, timeline: Timeline) -> str | None:
+    """The payload as text to edit; None if it is not text, too long, or has characters that would not be seen."""
+    found = await visit.operations.review_payload(timeline.retry_id)
+    try:
+        delivery = Delivery(found.body, Properties.decode(found.wire_properties), "", "")
+        text = payload_inside(delivery).decode()
+    except (ValueError, BadTableError):
+        return None
+    return text if len(text.encode()) <= EDITABLE and printable(text, lines=True) == text else None
+
+
+async def redrive_edited(visit: Visit) -> Response:
+    """A job for this message alone. What was not changed in the form is not an edit."""
+    retry_id = _id(visit)
+    edits = edits_from(_lines(visit, "set_headers"), _lines(visit, "drop_headers"), await _edited_body(visit, retry_id))
+    options = RedriveOptions(
+        visit.given("attempts") != "keep", validated(Target, {"to": visit.given("to")}).to, 0, edits
+    )
+    ids = await visit.operations.review_ids([retry_id])
+    job = await visit.operations.create_job(JobSpec("redrive", Filter(ids=ids), options, reason=visit.given("reason")))
+    return RedirectResponse(f"/review/jobs/{job.id}", 303)
+
+
+class Target(BaseModel):
+    """Another queue than the one in which it failed."""
+
+    to: QueueName | None = None
+
+
+def _lines(visit: Visit, name: str) -> list[str]:
+    return [line.strip() for line in visit.form.get(name, "").splitlines() if line.strip()]
+
+
+async def _edited_body(visit: Visit, retry_id: str) -> bytes | None:
+    """Browsers send line ends as CR LF; they stay as they were."""
+    given = visit.form.get("body")
+    if given is None:
+        return None
+    before = await _editable(visit, await visit.operations.show_retry(retry_id))
+    after = given.replace("\r\n", "\n")
+    if before is None or after == before.replace("\r\n", "\n"):
+        return None
+    return (after.replace("\n", "\r\n") if "\r\n" in before else after).encode()
 
 
 async def cancel(visit: Visit) -> Response:

@@ -9,7 +9,8 @@ from starlette.responses import RedirectResponse, Response
 
 from tarry.operations.review.browse import BYS, By, Filter, Group
 from tarry.web.api.review import NewJob, Which
-from tarry.web.dashboard.visit import Visit, validated
+from tarry.web.dashboard import charts
+from tarry.web.dashboard.visit import STALE, Visit, validated
 
 SAMPLES = 20
 GROUPS = 50
@@ -28,9 +29,12 @@ AGES = {
 async def show_groups(visit: Visit) -> Response:
     by: By = next((one for one in BYS if one == visit.asked("by")), "fingerprint")
     summary = await visit.operations.review_summary(Filter())
-    groups = await visit.operations.review_groups(by, Filter(), limit=GROUPS)
+    if visit.is_limited:
+        groups = await visit.operations.review_groups(by, Filter(), limit=GROUPS)
+    else:
+        groups = await visit.shared.groups[by].get(STALE)
     jobs = await visit.operations.list_jobs(only_open=True, limit=JOBS)
-    rows = [(one, selection_of(by, one, visit.now)) for one in groups]
+    rows = [(one, selection_of(by, one, visit.now), charts.sparkline(one.hours)) for one in groups]
     return visit.render("review.html", by=by, bys=BYS, summary=summary, groups=rows, jobs=jobs)
 
 
@@ -73,6 +77,7 @@ async def redrive(visit: Visit) -> Response:
             "reset_attempts": visit.given("attempts") != "keep",
             "to": visit.given("to"),
             "rate": visit.given("rate"),
+            "watch": visit.given("watch"),
             "reason": visit.given("reason"),
         },
     )

@@ -86,8 +86,8 @@ def _of_audit(seen: Seen) -> Iterator[OverviewFinding]:
         yield OverviewFinding(
             "wrong",
             f"{_number(seen.missing, 'retry is', 'retries are')} missing on the broker",
-            "Run `tarry audit verify`, which names them, and `tarry audit recover`.",
-            *(None, None),
+            "Compare store and broker, which names them, and publish them again.",
+            *("/audit", "Open the audit"),
             "The broker lost its data",
         )
     counts = seen.status.audit
@@ -142,8 +142,8 @@ def _of_stuck(seen: Seen) -> Iterator[OverviewFinding]:
         yield OverviewFinding(
             "attention",
             f"{_number(seen.stuck, 'attempt has', 'attempts have')} started and not ended in time",
-            "Run `tarry stuck`, and `tarry stuck recover` if they do not recover by themselves.",
-            *(None, None),
+            "Recover them if they do not recover by themselves.",
+            *("/stuck", "Open the stuck attempts"),
             "An attempt is stuck",
         )
 
@@ -153,8 +153,9 @@ def _of_pauses(seen: Seen) -> Iterator[OverviewFinding]:
         return
     if seen.pauses.intake.paused:
         what = "The intake is paused: requests wait in their queue"
-        do = "Run `tarry intake resume` when they may go on."
-        yield OverviewFinding("attention", what, do, None, None, "Everything must stop for a while")
+        do = "Resume it when they may go on."
+        link = ("/destinations", "Open the destinations")
+        yield OverviewFinding("attention", what, do, *link, "Everything must stop for a while")
     for one in seen.pauses.paused_destinations:
         failed = one.state == "canary_failed"
         held = _number(one.held, "message is held", "messages are held")

@@ -9,18 +9,22 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from jinja2 import Environment
+from jinja2 import Environment, Template
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from tarry import __version__
 from tarry.errors import Code
-from tarry.operations.overview import Activity
+from tarry.operations.overview import Activity, DestinationNumbers
 from tarry.operations.protocol import ActingOperations
+from tarry.operations.review.browse import By, Group
 from tarry.operations.status import ServiceStatus
 from tarry.service.app import Service
 from tarry.settings.tokens import Role
+from tarry.topology.findings import Finding
+from tarry.topology.model import Topology
+from tarry.topology.partial import NamesOnly
 from tarry.web.api.auth import Caller
 from tarry.web.api.dependencies import Shared
 from tarry.web.api.problems import ProblemError
@@ -28,6 +32,10 @@ from tarry.web.dashboard.sessions import Session, Sessions
 
 SESSION, NOTICE = "tarry_session", "tarry_notice"
 NOTICE_LASTS = 60
+
+STALE = 12.0
+"""Seconds by which a number that all viewers share may be older than usual, so that none of them waits for it."""
+
 LONGEST_NOTICE = 1_000
 
 T = TypeVar("T", bound=BaseModel)
@@ -39,6 +47,12 @@ class Readings:
 
     status: Shared[ServiceStatus]
     activity: Shared[Activity]
+    findings: Shared[list[Finding]]
+    """What differs between the broker and the topology files."""
+    files: Topology | NamesOnly
+    destinations: Shared[list[DestinationNumbers]]
+    groups: Mapping[By, Shared[list[Group]]]
+    """In review, the largest."""
     service: Service
 
 
@@ -66,6 +80,8 @@ class Visit:
     ops: ActingOperations | None
     form: Mapping[str, str] = field(default_factory=dict)
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    is_live: bool = False
+    """Only the part of a page that changes is wanted, and its title."""
 
     @property
     def operations(self) -> ActingOperations:
@@ -113,7 +129,10 @@ class Visit:
             "version": __version__,
             "with_login": self.renderer.with_login,
         }
-        made = HTMLResponse(self.renderer.environment.get_template(template).render(shared | values), status)
+        found, given = self.renderer.environment.get_template(template), shared | values
+        if self.is_live:
+            return _live_part(found, given | {"forms": self.renderer.environment.get_template("forms.html")}, status)
+        made = HTMLResponse(found.render(given), status)
         if NOTICE in self.request.cookies:
             made.delete_cookie(NOTICE, **self._cookie())
         return made
@@ -150,6 +169,14 @@ class Visit:
             return None
         session, notice = json.loads(text)
         return str(notice) if session == self.session.id else None
+
+
+def _live_part(template: Template, values: dict[str, Any], status: int) -> Response:
+    """JSON of the blocks; nothing for a page that has no such part."""
+    values["forms"] = values["forms"].make_module(values)
+    context = template.new_context(values)
+    parts = {name: "".join(template.blocks[name](context)) for name in ("title", "live") if name in template.blocks}
+    return JSONResponse(parts, status)
 
 
 def validated(model: type[T], values: Mapping[str, Any]) -> T:

@@ -17,8 +17,8 @@ from tarry.errors import SettingsError
 from tarry.operations.paging import read_cursor, write_cursor
 from tarry.operations.review.browse import Filter
 from tarry.operations.review.message import describe, headers
+from tarry.operations.review.pace import Pacer
 from tarry.operations.review.redrive import edits_from
-from tarry.operations.review.work import Pacer
 
 
 def test_headers_are_typed_as_text_or_json() -> None:

@@ -1,37 +1,49 @@
-// Replaces the parts of a page that are marked with data-live by those of a fresh copy of the same page, every so many
-// seconds. Nothing else needs it: without this script the pages reload.
+// Keeps the part of a page that changes up to date: the service sends it whenever it has changed. Nothing else needs this
+// script; without it the pages reload.
 "use strict";
 
 (function () {
   const live = document.querySelector("[data-live]");
   if (!live) return;
-  const every = 1000 * Number(live.dataset.live);
+  const page = encodeURIComponent(location.pathname + location.search);
+  const address = "/live?every=" + encodeURIComponent(live.dataset.live) + "&page=" + page;
+  const ending = document.title.slice(document.title.lastIndexOf(" · "));
+  let source = null;
 
-  async function refresh() {
-    if (document.hidden) return;
-    const answer = await fetch(location.href, { headers: { accept: "text/html" }, redirect: "error" });
-    if (!answer.ok) return;
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const fresh = page.getElementById(live.id);
-    if (!fresh || fresh.innerHTML === live.innerHTML) return;
+  function show(event) {
+    const fresh = JSON.parse(event.data);
+    const part = new DOMParser().parseFromString(fresh.live, "text/html").body;
+    if (part.innerHTML === live.innerHTML) return;
     const focused = live.contains(document.activeElement) ? document.activeElement : null;
-    const address = focused ? focused.getAttribute("href") : null;
-    live.replaceChildren(...fresh.childNodes);
-    document.title = page.title;
-    if (address) {
-      const same = [...live.querySelectorAll("a")].find((one) => one.getAttribute("href") === address);
+    const link = focused ? focused.getAttribute("href") : null;
+    live.replaceChildren(...part.childNodes);
+    document.title = new DOMParser().parseFromString(fresh.title, "text/html").body.textContent + ending;
+    if (link) {
+      const same = [...live.querySelectorAll("a")].find((one) => one.getAttribute("href") === link);
       if (same) same.focus();
     }
   }
 
-  async function repeat() {
-    try {
-      await refresh();
-    } catch {
-      // The next attempt may succeed; until then the page shows what it had.
-    }
-    setTimeout(repeat, every);
+  function connect() {
+    if (source || document.hidden) return;
+    source = new EventSource(address);
+    source.onmessage = show;
+    source.onerror = function () {
+      // A browser connects again by itself unless the service refused: the session may have ended.
+      if (source && source.readyState === EventSource.CLOSED) {
+        source = null;
+        setTimeout(function () { location.reload(); }, 10000);
+      }
+    };
   }
 
-  setTimeout(repeat, every);
+  // A page that nobody sees gets nothing, so that the connections are there for others.
+  document.addEventListener("visibilitychange", function () {
+    if (document.hidden && source) {
+      source.close();
+      source = null;
+    }
+    connect();
+  });
+  connect();
 })();
