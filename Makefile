@@ -33,7 +33,7 @@ QUICK := tests/unit $(wildcard tests/acceptance/test_s[0-4]_*.py) tests/integrat
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test test-quick test-fast prove test-cuts check format lock generate chaos soak chaos-short fuzz \
-  audit-dependencies screenshots bench bench-quick bench-lock bench-router bench-client release clean
+  audit-dependencies screenshots bench bench-quick bench-lock bench-router bench-client release docs clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | while IFS="$$(printf '\t')" read -r name text; \
@@ -85,7 +85,14 @@ test-cuts: $(READY) ## Cut each client's connection 500 times at every step of a
 MANIFESTS := deploy/kubernetes/secrets.example.yaml deploy/kubernetes/components/autoscaling/autoscaler.yaml \
   $(filter-out %/kustomization.yaml,$(wildcard deploy/kubernetes/base/*.yaml))
 
-check: $(READY) ## Lint, types, import layers, that generated files are fresh, known vulnerabilities
+# Not --quiet: mkdocs would then not count its warnings.
+SITE := mkdir -p .tarry; NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict >.tarry/site.log 2>&1 || { cat .tarry/site.log; exit 1; }
+
+docs: $(READY) ## Write the documentation as a site to .tarry/site
+	@$(SITE)
+	@echo "Open .tarry/site/index.html"
+
+check: $(READY) ## Lint, types, import layers, generated files, Dockerfile, manifests, the site, known vulnerabilities
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -93,6 +100,7 @@ check: $(READY) ## Lint, types, import layers, that generated files are fresh, k
 	@$(BIN)/python -m tarry.generate --check
 	@$(BIN)/hadolint Dockerfile
 	@$(BIN)/kubernetes-validate --strict --quiet --no-warn $(MANIFESTS)
+	@$(SITE)
 	@$(BIN)/python -m tests.hostile.advisories
 
 screenshots: $(READY) browser ## Write the pictures of the dashboard to docs/img/
