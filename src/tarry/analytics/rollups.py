@@ -329,7 +329,7 @@ async def count_new_steps(session: PostgresSession, *, seconds: float = 10.0, ba
         await _count_restored(session, position)
     while await _count_next(session, batch) and time.monotonic() < ends:
         pass
-    while time.monotonic() < ends and await _count_before(session):
+    while await _count_before(session) and time.monotonic() < ends:  # one slice at least, however much is new
         pass
     position = await _Position.read(session)
     return StatisticsProgress(position.counted_until, position.began_at, position.before_day, position.oldest_day)
