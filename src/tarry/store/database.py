@@ -188,6 +188,11 @@ class PostgresSession:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    @property
+    def process_id(self) -> int:
+        """Of its process in Postgres."""
+        return self._connection.info.backend_pid
+
     async def rows(self, name: str, /, **parameters: object) -> list[Row]:
         """The rows of one named query."""
         with explained_errors():
