@@ -1,0 +1,1 @@
+"""What the history tells: counts by hour and day, unusual failure rates, and advice about policies."""
