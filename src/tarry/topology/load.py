@@ -104,6 +104,8 @@ POLICY_FOLDER = "policies"
 BASE_FOLDER = "bases"
 """In the shipped topology: the bases that can be extended without being written in the user's files."""
 
+_KINDS: tuple[Kind, ...] = ("policy", "base")
+
 BASE = "base"
 """The table of a base. It is resolved before the topology is validated, so no model has it."""
 
@@ -139,6 +141,17 @@ def load(folder: Path) -> Topology:
         raise TopologyError(_readable(sorted(sources.explain(error), key=sources.rank))) from None
 
 
+def with_changes(topology: Topology, text: str, label: str) -> Topology:
+    """The topology with the policies and bases of a file in place of those that have their names. Policies with new
+    names come first. Raises one TopologyError that lists everything that is wrong; `label` names the file in it.
+    """
+    sources = _Changes(topology, text, Path(label))
+    try:
+        return Topology.model_validate(sources.data).read_from(sources.source)
+    except ValidationError as error:
+        raise TopologyError(_readable(list(sources.explain(error)))) from None
+
+
 def _readable(problems: list[str]) -> list[str]:
     """All problems up to MOST_TOLD, then a count: nobody reads an endless list."""
     more = len(problems) - MOST_TOLD
@@ -154,12 +167,12 @@ class _Sources:
         self._lines: dict[Path, Lines] = {}
         self._policies: tuple[ResolvedTable, ...] = ()
         self._bases: tuple[ResolvedTable, ...] = ()
-        self.data: dict[str, Any] = self._read_all()
+        self.data: dict[str, Any] = self._read()
 
-    def _read_all(self) -> dict[str, Any]:
+    def _read(self) -> dict[str, Any]:
         main = main_file(self._folder)
         problems: list[str] = []
-        data = self._read(main, problems)
+        data = self._file(main, problems)
         policies = _tables_in(data, "policy", main, problems)
         bases = _tables_in(data, "base", main, problems)
         for path in sorted((self._folder / POLICY_FOLDER).glob("*.toml")):
@@ -192,7 +205,7 @@ class _Sources:
     def _shipped_bases(self, problems: list[str]) -> list[PolicyTable]:
         found: list[PolicyTable] = []
         for path in _base_files():
-            found += _tables_in(self._read(path, problems), "base", path, problems, is_shipped=True)
+            found += _tables_in(self._file(path, problems), "base", path, problems, is_shipped=True)
         return found
 
     def _base_problems(self) -> Iterator[str]:
@@ -227,16 +240,17 @@ class _Sources:
         added = _tables_in(self._policy_file(path, problems), "policy", path, problems, is_shipped=True)
         return [*policies[:place], *added, *policies[place:]]
 
-    def _read(self, path: Path, problems: list[str]) -> dict[str, Any]:
+    def _file(self, path: Path, problems: list[str]) -> dict[str, Any]:
         try:
-            self._texts[path] = read_text(path)
+            if path not in self._texts:
+                self._texts[path] = read_text(path)
             return parse_toml(self._texts[path])
         except BadFileError as error:
             problems.append(f"{path}: {error}")
         return {}
 
     def _policy_file(self, path: Path, problems: list[str]) -> dict[str, Any]:
-        data = self._read(path, problems)
+        data = self._file(path, problems)
         problems += [
             f"{path}: {short(key)}: has no place here; a file in {POLICY_FOLDER}/ holds [[policy]] and [[base]] tables"
             for key in data
@@ -274,7 +288,8 @@ class _Sources:
     def _place_in(self, table: PolicyTable, location: Location) -> str:
         """`topology/policies/10-email.toml:7: policy email, jitter`: in the table in which the value is written."""
         line, found = self._lines_of(table.path).find([table.kind, table.place, *location])
-        return _placed(table.path, line, [f"{table.kind} {short(table.name)}", *found[2:]])
+        keys = location if line is None else found[2:]
+        return _placed(table.path, line, [f"{table.kind} {short(table.name)}", *keys])
 
     def _extends(self, location: Location) -> str:
         """What a policy as a whole extends: keys of both may contradict each other."""
@@ -285,8 +300,60 @@ class _Sources:
 
     def _lines_of(self, path: Path) -> Lines:
         if path not in self._lines:
-            self._lines[path] = find_lines(self._texts[path])
+            if path not in self._texts:
+                self._file(path, [])
+            self._lines[path] = find_lines(self._texts.get(path, ""))
         return self._lines[path]
+
+
+class _Changes(_Sources):
+    """The files of a topology that was loaded before, and one file with changes of it."""
+
+    def __init__(self, topology: Topology, text: str, label: Path) -> None:
+        self._topology, self._text, self._label = topology, text, label
+        super().__init__(topology.source.folder if topology.source is not None else Path())
+
+    def _read(self) -> dict[str, Any]:
+        problems: list[str] = []
+        self._texts[self._label] = self._text
+        data = self._policy_file(self._label, problems)
+        new = [table for kind in _KINDS for table in _tables_in(data, kind, self._label, problems)]
+        if not problems and not new:
+            problems.append(f"{self._label}: has no [[policy]] and no [[base]]: write those that are to change")
+        if problems:
+            raise TopologyError(_readable(problems))
+        dumped = self._topology.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        source = self._topology.source
+        old = source.policies if source is not None else _unnamed(dumped["policy"])
+        as_they_are = {one.table.name: (one, policy) for one, policy in zip(old, dumped["policy"], strict=True)}
+        policies = _changed([one.table for one in old], new, "policy")
+        bases = _changed([one.table for one in source.bases] if source is not None else [], new, "base")
+        self._resolve(policies, bases, problems)
+        if problems:
+            raise TopologyError(_readable(problems))
+        return dumped | {"policy": [self._data_of(one, as_they_are) for one in self._policies]}
+
+    def _data_of(
+        self, resolved: ResolvedTable, as_they_are: dict[object, tuple[ResolvedTable, dict[str, Any]]]
+    ) -> dict[str, Any]:
+        """Unless it changes, as it applies: environment variables may have changed it."""
+        before, policy = as_they_are.get(resolved.table.name, (None, {}))
+        return policy if before is not None and before.data == resolved.data else resolved.data
+
+
+def _changed(old: list[PolicyTable], new: list[PolicyTable], kind: Kind) -> list[PolicyTable]:
+    found = {table.name: table for table in new if table.kind == kind}
+    names = {table.name for table in old}
+    return [
+        *(table for table in new if table.kind == kind and table.name not in names),
+        *(found.get(table.name, table) for table in old),
+    ]
+
+
+def _unnamed(policies: list[dict[str, Any]]) -> tuple[ResolvedTable, ...]:
+    """Policies that were made without files."""
+    tables = [PolicyTable("policy", Path("topology"), place, data) for place, data in enumerate(policies)]
+    return tuple(ResolvedTable(table, dict(table.data)) for table in tables)
 
 
 def shipped_bases() -> list[PolicyTable]:
