@@ -11,17 +11,21 @@ from tarry.amqp.management import Management
 from tarry.amqp.url import Address
 from tarry.audit.verify import Auditor, AuditReading, AuditRules
 from tarry.core.names import Names
-from tarry.store.database import PostgresSession, open_session
+from tarry.store.database import PostgresSession, SessionSettings, open_session
 from tarry.store.rows import Balance
 
 T = TypeVar("T")
 
 
-def in_session(dsn: str, work: Callable[[PostgresSession], Coroutine[Any, Any, T]]) -> T:
-    """What the work returns, on a connection with the settings of reports."""
+def in_session(
+    dsn: str,
+    work: Callable[[PostgresSession], Coroutine[Any, Any, T]],
+    settings: SessionSettings = SessionSettings.REPORT,
+) -> T:
+    """What the work returns, on a connection with these settings."""
 
     async def run() -> T:
-        async with open_session(dsn) as session:
+        async with open_session(dsn, settings) as session:
             return await work(session)
 
     return asyncio.run(run())

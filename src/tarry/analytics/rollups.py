@@ -7,15 +7,21 @@ error and owner. docs/adr/0036-statistics-are-counted-by-difference.md says how 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from itertools import accumulate
+from uuid import UUID
+
+import structlog
 
 from tarry.core.queue_scope import QueueScope, like
-from tarry.errors import SettingsError
-from tarry.store.database import Queries, Row
+from tarry.errors import AuditError, SettingsError
+from tarry.store.database import PostgresSession, Queries, Row
+
+log = structlog.get_logger()
 
 SUCCESS_BOUNDS_MS = tuple(
     1_000 * one for one in (1, 5, 15, 60, 300, 900, 3_600, 10_800, 21_600, 43_200, 86_400, 259_200, 604_800)
@@ -227,3 +233,228 @@ def quantile(bins: Sequence[int], bounds: Sequence[int], share: float) -> float 
             high = bounds[place] if place < len(bounds) else low
             return low + (high - low) * (wanted - (reached - bins[place])) / bins[place]
     return float(bounds[-1])
+
+
+BATCH = 100_000
+"""Steps that are counted in one transaction; more if one transaction wrote more."""
+
+BATCH_BEFORE = 5_000
+"""Retries of the history before that are counted in one transaction."""
+
+MOST_SERIES = 1_000
+"""In each hour and day, so many pairs of queue and policy, errors of these, and owners of these have rows of their own:
+the first. What they do not include counts as other.
+"""
+
+EVERY_ROUND = 1_000_000_000
+"""More than any retry has rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsProgress:
+    """How far the history has been counted."""
+
+    counted_until: datetime
+    """What was written by then is counted."""
+    began_at: datetime
+    """When counting began. What was written before then is the history before."""
+    before_day: date | None
+    """The day of the history before that is being counted; days after it are complete. None if all are."""
+    oldest_day: date | None
+    """The first day of the history before."""
+
+    def describe(self, now: datetime) -> list[str]:
+        """What is not counted yet, in words."""
+        found = []
+        if now - self.counted_until > LATE:
+            found.append(f"steps since {self.counted_until:%Y-%m-%d %H:%M} UTC are not counted yet")
+        if self.before_day is not None:
+            oldest = "" if self.oldest_day is None else f"; it begins on {self.oldest_day}"
+            found.append(
+                f"the history from before {self.began_at:%Y-%m-%d} is being counted, the latest day first: "
+                f"{self.before_day} is next{oldest}"
+            )
+        return found
+
+
+LATE = timedelta(minutes=10)
+"""Statistics that are further behind say so."""
+
+
+@dataclass(slots=True)
+class _Position:
+    """A row of the query `statistic_position`."""
+
+    cluster: int
+    system_identifier: int | None
+    transition_xid: int
+    last_id: int
+    since_id: int
+    began_at: datetime
+    before_id: int
+    before_day: date | None
+    before_retry: UUID | None
+    oldest_day: date | None
+    counted_until: datetime
+    bound: int
+    """Every transaction before this one is over: its steps are visible from now on, or never."""
+    next_xid: int
+    now: datetime
+
+    @classmethod
+    async def read(cls, session: PostgresSession) -> _Position:
+        row = await session.one("statistic_position")
+        assert row is not None  # noqa: S101 - this query always has an answer
+        xid, bound, next_xid = (int(row[place] or 0) for place in (2, -3, -2))
+        values: Row = (*row[:2], xid, *row[3:-3], bound, next_xid, row[-1])
+        return cls(*values)
+
+    @property
+    def is_of_another_cluster(self) -> bool:
+        """Whether the database was restored to a cluster whose transaction ids are others."""
+        return self.system_identifier != self.cluster or self.transition_xid > self.next_xid
+
+
+async def count_new_steps(session: PostgresSession, *, seconds: float = 10.0, batch: int = BATCH) -> StatisticsProgress:
+    """Counts the steps of the history that are not counted yet, in batches, for so many seconds at most; then, in the
+    time that is left, the history from before counting began. The counts of a batch and the position are committed
+    together, so after a crash each step is counted once. The caller has the lock.
+    """
+    ends = time.monotonic() + seconds
+    position = await _Position.read(session)
+    if position.system_identifier is None:
+        await session.change("begin_statistics")
+        position = await _Position.read(session)
+    if position.is_of_another_cluster:
+        await _count_restored(session, position)
+    while await _count_next(session, batch) and time.monotonic() < ends:
+        pass
+    while await _count_before(session) and time.monotonic() < ends:  # one slice at least, however much is new
+        pass
+    position = await _Position.read(session)
+    return StatisticsProgress(position.counted_until, position.began_at, position.before_day, position.oldest_day)
+
+
+async def read_progress(store: Queries) -> StatisticsProgress | None:
+    """How far the history has been counted; None if counting has not begun."""
+    row = await store.one("statistic_position")
+    return None if row is None or row[1] is None else StatisticsProgress(row[10], row[5], row[7], row[9])
+
+
+async def _count_next(session: PostgresSession, batch: int) -> bool:
+    """Counts the next steps, whole transactions. Returns whether there are more."""
+    async with session.transaction():
+        was = await _Position.read(session)
+        row = await session.one(
+            "statistic_new_steps",
+            after=str(was.transition_xid),
+            bound=str(was.bound),
+            since_id=was.since_id,
+            limit=batch,
+        )
+        assert row is not None  # noqa: S101 - it counts
+        number, last_xid, last_id, last_at, ids, lows, highs = row
+        is_full = number >= batch
+        reached = int(last_xid) if is_full else was.bound - 1
+        if ids:
+            await _count_rounds(session, was, (ids, lows, highs), until_id=was.since_id, until_xid=str(reached))
+        await _save(
+            session,
+            was,
+            transition_xid=str(reached),
+            last_id=max(was.last_id, last_id),
+            counted_until=min(was.now, last_at) if is_full else was.now,
+        )
+    return bool(is_full)
+
+
+async def _count_before(session: PostgresSession) -> bool:
+    """Counts some retries in one day of the history before. Returns whether there is more of it."""
+    async with session.transaction():
+        was = await _Position.read(session)
+        if was.before_day is None:
+            return False
+        since = datetime.combine(was.before_day, datetime.min.time(), UTC)
+        day = {"since": since, "until": since + timedelta(days=1)}
+        row = await session.one(
+            "statistic_steps_before", **day, before_id=was.before_id, after=was.before_retry, limit=BATCH_BEFORE
+        )
+        ids = row[0] if row else []
+        if ids:
+            await _count_rounds(
+                session, was, _whole(ids), **day, counted_id=0, counted_xid="0", until_id=was.before_id, until_xid="0"
+            )
+        is_last = was.oldest_day is None or was.before_day <= was.oldest_day
+        if len(ids) == BATCH_BEFORE:
+            await _save(session, was, before_retry=ids[-1])
+        else:
+            earlier = None if is_last else was.before_day - timedelta(days=1)
+            await _save(session, was, before_day=earlier, before_retry=None)
+            if is_last:
+                log.info("statistics have the whole history", since=str(was.oldest_day))
+    return True
+
+
+async def _count_restored(session: PostgresSession, was: _Position) -> None:
+    """The database was restored to another cluster, which has transaction ids of its own. Counts what was written
+    before the backup, or since the restore, and is not counted; then it goes on by the new ids.
+    """
+    log.warning("the database was restored to another cluster: statistics go on with its transactions")
+    async with session.transaction():
+        row = await session.one("event_cut")
+        assert row is not None  # noqa: S101 - it always has an answer
+        cut_id, cut_xid, _ = row
+        found = await session.one(
+            "statistic_restored_steps",
+            cut=cut_id,
+            since_id=was.since_id,
+            after=str(was.transition_xid),
+            last_id=was.last_id,
+        )
+        if found and found[0]:
+            await _count_rounds(session, was, _whole(found[0]), until_id=cut_id, until_xid="0")
+        await _save(session, was, transition_xid=cut_xid, since_id=cut_id, last_id=cut_id)
+
+
+def _whole(ids: Sequence[UUID]) -> tuple[Sequence[UUID], list[int], list[int]]:
+    """All rounds of these retries."""
+    return ids, [0] * len(ids), [EVERY_ROUND] * len(ids)
+
+
+async def _count_rounds(
+    session: PostgresSession,
+    was: _Position,
+    touched: tuple[Sequence[UUID], Sequence[int], Sequence[int]],
+    **parameters: object,
+) -> None:
+    ids, lows, highs = touched
+    counted = {"counted_id": was.since_id, "counted_xid": str(was.transition_xid), "counted_last": was.last_id}
+    await session.rows(
+        "count_rounds",
+        ids=ids,
+        lows=lows,
+        highs=highs,
+        **{"since": None, "until": None, **counted, **parameters},
+        success_bounds=list(SUCCESS_BOUNDS_MS),
+        drift_bounds=list(DRIFT_BOUNDS_MS),
+        most_attempts=MOST_ATTEMPTS,
+        most_series=MOST_SERIES,
+    )
+
+
+async def _save(session: PostgresSession, was: _Position, **changed: object) -> None:
+    """Raises if another process has counted meanwhile: then the transaction must be rolled back."""
+    names = ("transition_xid", "last_id", "since_id", "before_day", "before_retry", "counted_until")
+    kept = {name: getattr(was, name) for name in names} | {"transition_xid": str(was.transition_xid)}
+    saved = await session.change(
+        "save_statistic_position",
+        **kept | changed,
+        was_xid=str(was.transition_xid),
+        was_since=was.since_id,
+        was_day=was.before_day,
+        was_retry=was.before_retry,
+    )
+    if not saved:
+        raise AuditError(
+            "Statistics were counted by two processes at once. This pass was undone; the next one goes on."
+        )

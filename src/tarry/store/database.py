@@ -154,6 +154,8 @@ class AdvisoryLock(IntEnum):
     """Recovers stuck attempts at intervals."""
     EVENTS = 7_312_020
     """Publishes events."""
+    STATISTICS = 7_312_021
+    """Counts statistics and looks for anomalies."""
 
 
 def job_lock(job_id: str) -> int:
@@ -168,6 +170,8 @@ class SessionSettings(StrEnum):
     """For short statements of operators: with a statement timeout."""
     REPORT = "configure_report"
     """For reads of the whole history: without a statement timeout, with more memory."""
+    STATISTICS = "configure_statistics"
+    """For counting statistics: only hash joins, and no lock is waited for."""
     EVENTS = "configure_events"
     """For the process that publishes events: another takes over soon after its machine has disappeared."""
 

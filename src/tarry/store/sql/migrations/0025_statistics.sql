@@ -4,9 +4,9 @@ create table statistic (
     span         text        not null,
     starts       timestamptz not null,
     kind         text        not null,
-    queue        text        not null default '',
-    policy       text        not null default '',
-    value        text        not null default '',
+    queue        text        collate "C" not null default '',
+    policy       text        collate "C" not null default '',
+    value        text        collate "C" not null default '',
     other        boolean     not null default false,
     attempt      smallint    not null default 0,
     scheduled    integer     not null default 0,
@@ -63,8 +63,8 @@ comment on column statistic_position.before_retry is 'Of that day, the retries u
 comment on column statistic_position.counted_until is 'What was written by then is counted.';
 
 create table statistic_error (
-    queue       text        not null,
-    fingerprint text        not null,
+    queue       text        collate "C" not null,
+    fingerprint text        collate "C" not null,
     error_class text,
     error_type  text,
     example     text,
@@ -73,9 +73,8 @@ create table statistic_error (
 );
 comment on table statistic_error is 'What the fingerprints of errors stand for, also after the history is deleted.';
 
-create function tarry_add_bins(a integer[], b integer[]) returns integer[] language sql immutable parallel safe as $$
--- The sum of two histograms. Null is one without entries.
-select case when a is null then b when b is null then a
-            else array(select x + y from unnest(a, b) with ordinality as bins (x, y, place) order by place) end
+create function tarry_add_bins(a integer[], b integer[]) returns integer[] language sql immutable strict parallel safe as $$
+-- The sum of two histograms with the same bins.
+select array(select x + y from unnest(a, b) with ordinality as bins (x, y, place) order by place)
 $$;
 create aggregate tarry_sum_bins(integer[]) (sfunc = tarry_add_bins, stype = integer[], parallel = safe);
