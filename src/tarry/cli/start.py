@@ -22,6 +22,7 @@ CONTENTS = {
     "demo": ("demo", "up"),
     "serve": ("serve",),
     "topology": ("topology",),
+    "policy": ("policy",),
     "attach": ("attach", "detach"),
     "status": ("status",),
     "history": ("history",),

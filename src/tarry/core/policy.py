@@ -193,6 +193,12 @@ class Policy(Model):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$", description="Shown in logs, metrics and `tarry explain`.")
     description: str = Field("", description="A description for readers of the file.")
+    extends: str | None = Field(
+        None,
+        description="The policy or base whose values apply where this one has none. A loaded policy already has "
+        "all of them.",
+    )
+    without: tuple[str, ...] = Field((), description="Keys that are not taken from the policy or base that it extends.")
     match: Match = Field(
         default_factory=Match, description="Which messages it applies to; the first matching policy wins."
     )

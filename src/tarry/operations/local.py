@@ -21,6 +21,7 @@ from tarry.operations import (
     lookup,
     overview,
     pause,
+    policy_replay,
     retry_now,
     stuck,
     throttle,
@@ -44,6 +45,7 @@ from tarry.operations.lookup import ActionRow, Order, RetryFilter, RetryRow, Sto
 from tarry.operations.overview import Activity, DestinationNumbers
 from tarry.operations.paging import Page
 from tarry.operations.pause import OBSERVE, RATE, Paused, Pauses, ReleaseOptions, Resumed, Scope
+from tarry.operations.policy_replay import MOST, PolicyReplay
 from tarry.operations.retry_now import Retried
 from tarry.operations.review import browse, export, jobs, reconcile
 from tarry.operations.review.browse import (
@@ -160,6 +162,19 @@ class LocalOperations:
     @property
     def _explainer(self) -> Explainer:
         return Explainer(self.context.topology, self.context.address, self.context.store)
+
+    async def replay_policies(
+        self,
+        toml: str,
+        *,
+        since: datetime,
+        label: str = "changes",
+        most: int = MOST,
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
+    ) -> PolicyReplay:
+        return await policy_replay.replay_policies(
+            self.context, toml, since=since, label=label, most=most, progress=progress
+        )
 
     async def destinations(self, pattern: str = "*") -> list[str]:
         return await pause.known_destinations(self.context, pattern)

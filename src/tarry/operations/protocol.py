@@ -28,6 +28,7 @@ from tarry.operations.lookup import ActionRow, Order, RetryFilter, RetryRow, Sto
 from tarry.operations.overview import Activity, DestinationNumbers
 from tarry.operations.paging import Page
 from tarry.operations.pause import OBSERVE, RATE, Paused, Pauses, ReleaseOptions, Resumed, Scope
+from tarry.operations.policy_replay import MOST, PolicyReplay
 from tarry.operations.retry_now import Retried
 from tarry.operations.review.browse import (
     By,
@@ -113,6 +114,20 @@ class Operations(Protocol):
         priority: str | None = None,
         job_type: str | None = None,
     ) -> list[PolicySchedule]: ...
+
+    # What policies do, and what others would have done
+    async def replay_policies(
+        self,
+        toml: str,
+        *,
+        since: datetime,
+        label: str = "changes",
+        most: int = MOST,
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
+    ) -> PolicyReplay:
+        """Replays the history by policies that are changed as this TOML says; of more messages than `most`, a part.
+        `label` names the TOML in errors.
+        """
 
     # Destinations, pauses and throttles
     async def destinations(self, pattern: str = "*") -> list[str]: ...

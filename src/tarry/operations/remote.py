@@ -38,6 +38,7 @@ from tarry.operations.lookup import ActionRow, Order, RetryFilter, RetryRow, Sto
 from tarry.operations.overview import Activity, DestinationNumbers
 from tarry.operations.paging import Page
 from tarry.operations.pause import OBSERVE, RATE, Paused, Pauses, ReleaseOptions, Resumed, Scope
+from tarry.operations.policy_replay import MOST, PolicyReplay
 from tarry.operations.retry_now import Retried
 from tarry.operations.review.browse import (
     By,
@@ -65,6 +66,8 @@ LOOK_EVERY = 0.5
 """Seconds between two requests for the progress of a job."""
 
 LONGEST_PAGE = 200
+MOST_OVER_HTTP = 10_000
+"""Messages of a replay: it must be done before the request times out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,20 @@ class RemoteOperations:
     ) -> list[PolicySchedule]:
         wanted = {"policy": policy, "queue": queue, "priority": priority, "job_type": job_type}
         return await self._get(list[PolicySchedule], "/explain/schedules", **wanted)
+
+    async def replay_policies(
+        self,
+        toml: str,
+        *,
+        since: datetime,
+        label: str = "changes",
+        most: int = MOST,
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
+    ) -> PolicyReplay:
+        """The service replays fewer messages at a time, and tells no progress."""
+        del progress
+        body = {"toml": toml, "label": label, "since": since.isoformat(), "most": min(most, MOST_OVER_HTTP)}
+        return await self._post(PolicyReplay, "/policies/replay", **body)
 
     async def destinations(self, pattern: str = "*") -> list[str]:
         found = await self.api.get("/queues", {"match": pattern})

@@ -11,9 +11,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tarry.core.durations import PATTERN, humanise
+from tarry.core.policy import Policy
 from tarry.errors import TopologyError
+from tarry.topology.bases import BaseProblem, Bases, Kind, PolicyTable, ResolvedTable
 from tarry.topology.model import POLICY_PROBLEMS, Source, Topology
-from tarry.topology.toml_file import BadFileError, parse_toml, read_text
+from tarry.topology.toml_file import BadFileError, parse_toml, read_text, read_toml
 from tarry.topology.toml_lines import Lines, find_lines
 from tarry.topology.webhooks import POLICY_FILE, place_of_policy
 
@@ -93,7 +95,8 @@ def suggestion(location: Location) -> str:
 
 def known_keys(location: Location) -> set[str]:
     model = model_at(location)
-    return set() if model is None else {field.alias or name for name, field in model.model_fields.items()}
+    found = set() if model is None else {field.alias or name for name, field in model.model_fields.items()}
+    return found if location else {*found, BASE}
 
 
 def description(location: Location) -> str:
@@ -106,7 +109,7 @@ def description(location: Location) -> str:
 def model_at(location: Location) -> type[BaseModel] | None:
     """The model that validates the table at this location in the file."""
     model: type[BaseModel] | None = Topology
-    for key in location:
+    for key in ("policy" if key == BASE else key for key in location):
         if isinstance(key, int) or model is None:
             continue
         fields = {field.alias or name: field for name, field in model.model_fields.items()}
@@ -123,6 +126,17 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 MAIN_FILE = "tarry.toml"
 POLICY_FOLDER = "policies"
+BASE_FOLDER = "bases"
+"""In the shipped topology: the bases that can be extended without being written in the user's files."""
+
+_KINDS: tuple[Kind, ...] = ("policy", "base")
+
+BASE = "base"
+"""The table of a base. It is resolved before the topology is validated, so no model has it."""
+
+FILLER = {"max_retries": 0}
+"""What a base may leave to the policies that extend it, besides its delays."""
+
 MOST_TOLD = 50
 
 
@@ -152,95 +166,233 @@ def load(folder: Path) -> Topology:
         raise TopologyError(_readable(sorted(sources.explain(error), key=sources.rank))) from None
 
 
+def with_changes(topology: Topology, text: str, label: str) -> Topology:
+    """The topology with the policies and bases of a file in place of those that have their names. Policies with new
+    names come first. Raises one TopologyError that lists everything that is wrong; `label` names the file in it.
+    """
+    sources = _Changes(topology, text, Path(label))
+    try:
+        return Topology.model_validate(sources.data).read_from(sources.source)
+    except ValidationError as error:
+        raise TopologyError(_readable(list(sources.explain(error)))) from None
+
+
 def _readable(problems: list[str]) -> list[str]:
     """All problems up to MOST_TOLD, then a count: nobody reads an endless list."""
     more = len(problems) - MOST_TOLD
     return problems if more <= 0 else [*problems[:MOST_TOLD], f"… and {more:,} more errors"]
 
 
-_Found = tuple[Path, int, dict[str, Any]]
-"""A policy: its file, its position there, and its content."""
-
-
 class _Sources:
-    """The files as one mapping; remembers which file each policy came from."""
+    """The files as one mapping; remembers which table each value came from."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._origin: list[tuple[Path, int, str]] = []
-        """For each policy: its file, its position there, and its name."""
         self._texts: dict[Path, str] = {}
         self._lines: dict[Path, Lines] = {}
-        self.data: dict[str, Any] = self._read_all()
+        self._policies: tuple[ResolvedTable, ...] = ()
+        self._bases: tuple[ResolvedTable, ...] = ()
+        self.data: dict[str, Any] = self._read()
 
-    def _read_all(self) -> dict[str, Any]:
+    def _read(self) -> dict[str, Any]:
         main = main_file(self._folder)
         problems: list[str] = []
-        data = self._read(main, problems)
-        policies: list[_Found] = [(main, *one) for one in enumerate(_policies_in(data, main, problems))]
+        data = self._file(main, problems)
+        policies = _tables_in(data, "policy", main, problems)
+        bases = _tables_in(data, "base", main, problems)
         for path in sorted((self._folder / POLICY_FOLDER).glob("*.toml")):
-            policies += [(path, *one) for one in enumerate(self._policy_file(path, problems))]
+            found = self._policy_file(path, problems)
+            policies += _tables_in(found, "policy", path, problems)
+            bases += _tables_in(found, "base", path, problems)
         if data.get("webhook"):
             policies = self._with_webhooks_policy(policies, problems)
+        if not problems:
+            self._resolve(policies, bases, problems)
         if problems:
             raise TopologyError(_readable(problems))
-        self._origin = [(path, place, short(policy.get("name", "unnamed"))) for path, place, policy in policies]
-        return data | {"policy": [policy for _, _, policy in policies]}
+        left = {key: value for key, value in data.items() if key != BASE}
+        return left | {"policy": [one.data for one in self._policies]}
 
-    def _with_webhooks_policy(self, policies: list[_Found], problems: list[str]) -> list[_Found]:
+    def _resolve(self, policies: list[PolicyTable], bases: list[PolicyTable], problems: list[str]) -> None:
+        """Adds to each policy and base what it extends."""
+        own, found = [*policies, *bases], list[BaseProblem]()
+        extends = any("extends" in table.data for table in own)
+        known = Bases(own, self._shipped_bases(problems) if extends else ())
+        self._policies = tuple(known.resolve(table, found) for table in policies)
+        self._bases = tuple(known.resolve(table, found) for table in bases)
+        problems += [
+            f"{self._place_in(one.table, [one.key])}: {one.message}"
+            for one in sorted(found, key=lambda one: one.table.path != self._folder / MAIN_FILE)
+        ]
+        if not problems:
+            problems += self._base_problems()
+
+    def _shipped_bases(self, problems: list[str]) -> list[PolicyTable]:
+        found: list[PolicyTable] = []
+        for path in _base_files():
+            found += _tables_in(self._file(path, problems), "base", path, problems, is_shipped=True)
+        return found
+
+    def _base_problems(self) -> Iterator[str]:
+        """A base is checked also where nothing extends it. What only a policy needs may be missing."""
+        names = {one.table.name for one in self._policies}
+        for one in self._bases:
+            if one.table.name in names:
+                taken = f"{short(one.table.name)!r} is also the name of another policy or base: names must differ"
+                yield f"{self._place_in(one.table, ['name'])}: {taken}"
+            names.add(one.table.name)
+            if "match" in one.table.data:
+                no_match = "a base applies to no messages: `match` belongs in the policies that extend it"
+                yield f"{self._place_in(one.table, ['match'])}: {no_match}"
+            filler = FILLER if one.data.keys() & {"schedule", "backoff"} else FILLER | {"schedule": ["1s"]}
+            if "max_retries_ceiling" in one.data:
+                filler = filler | {"max_retries": one.data["max_retries_ceiling"]}
+            try:
+                Policy.model_validate(filler | one.data)
+            except ValidationError as error:
+                for problem in without_echoes(error.errors()):
+                    location = [BASE, 0, *problem["loc"]]
+                    table = one.origin(problem["loc"])
+                    for message in validation_messages({**problem, "loc": tuple(location)}):
+                        yield f"{self._place_in(table, problem['loc'])}: {message}"
+
+    def _with_webhooks_policy(self, policies: list[PolicyTable], problems: list[str]) -> list[PolicyTable]:
         """With the shipped policy for the queues of webhooks, unless the files have one of their own."""
-        place = place_of_policy([policy for _, _, policy in policies])
+        place = place_of_policy([table.data for table in policies])
         if place is None:
             return policies
         path = shipped() / POLICY_FILE
-        added = [(path, *one) for one in enumerate(self._policy_file(path, problems))]
+        added = _tables_in(self._policy_file(path, problems), "policy", path, problems, is_shipped=True)
         return [*policies[:place], *added, *policies[place:]]
 
-    def _read(self, path: Path, problems: list[str]) -> dict[str, Any]:
+    def _file(self, path: Path, problems: list[str]) -> dict[str, Any]:
         try:
-            self._texts[path] = read_text(path)
+            if path not in self._texts:
+                self._texts[path] = read_text(path)
             return parse_toml(self._texts[path])
         except BadFileError as error:
             problems.append(f"{path}: {error}")
         return {}
 
-    def _policy_file(self, path: Path, problems: list[str]) -> list[dict[str, Any]]:
-        data = self._read(path, problems)
+    def _policy_file(self, path: Path, problems: list[str]) -> dict[str, Any]:
+        data = self._file(path, problems)
         problems += [
-            f"{path}: {short(key)}: has no place here; a file in {POLICY_FOLDER}/ holds [[policy]] tables only"
+            f"{path}: {short(key)}: has no place here; a file in {POLICY_FOLDER}/ holds [[policy]] and [[base]] tables"
             for key in data
-            if key != "policy"
+            if key not in ("policy", BASE)
         ]
-        return _policies_in(data, path, problems)
+        return data
 
     def explain(self, error: ValidationError) -> Iterator[str]:
         """`topology/policies/10-email.toml:7: policy email, jitter: …`, one line for each mistake."""
+        found: list[str] = []
         for problem in without_echoes(error.errors()):
             if problem["type"] == POLICY_PROBLEMS:
-                found = (f"{self._place(('policy', place))}: {text}" for place, text in problem["ctx"]["problems"])
-                yield from dict.fromkeys(found)
+                found += (f"{self._place(('policy', place))}: {text}" for place, text in problem["ctx"]["problems"])
                 continue
             for message in validation_messages(problem):
-                yield f"{self._place(problem['loc'])}: {message}"
+                found.append(f"{self._place(problem['loc'])}: {message}{self._extends(problem['loc'])}")
+        yield from dict.fromkeys(found)
 
     @property
     def source(self) -> Source:
-        return Source(self._folder, tuple(path for path, _, _ in self._origin), self._folder.absolute() == shipped())
+        files = tuple(one.table.path for one in self._policies)
+        is_shipped = self._folder.absolute() == shipped()
+        return Source(self._folder, files, is_shipped, self._policies, self._bases)
 
     def rank(self, line: str) -> bool:
         """Sorts problems in the main file first; within a file, the order stays."""
         return not line.startswith(str(self._folder / MAIN_FILE))
 
-    def _place(self, location: Sequence[int | str]) -> str:
-        path, keys, policy = self._folder / MAIN_FILE, list(location), ""
-        if keys[:1] == ["policy"] and len(keys) > 1 and isinstance(keys[1], int):
-            path, keys[1], policy = self._origin[keys[1]]
+    def _place(self, location: Location) -> str:
+        if location[:1] == ("policy",) and len(location) > 1 and isinstance(location[1], int):
+            return self._place_in(self._policies[location[1]].origin(location[2:]), location[2:])
+        line, found = self._lines_of(self._folder / MAIN_FILE).find(location)
+        return _placed(self._folder / MAIN_FILE, line, found)
+
+    def _place_in(self, table: PolicyTable, location: Location) -> str:
+        """`topology/policies/10-email.toml:7: policy email, jitter`: in the table in which the value is written."""
+        line, found = self._lines_of(table.path).find([table.kind, table.place, *location])
+        keys = location if line is None else found[2:]
+        return _placed(table.path, line, [f"{table.kind} {short(table.name)}", *keys])
+
+    def _extends(self, location: Location) -> str:
+        """What a policy as a whole extends: keys of both may contradict each other."""
+        if location[:1] != ("policy",) or len(location) != 2 or not isinstance(location[1], int):  # noqa: PLR2004
+            return ""
+        names = ", ".join(short(base.name) for base in self._policies[location[1]].bases)
+        return f" (with what it inherits from {names})" if names else ""
+
+    def _lines_of(self, path: Path) -> Lines:
         if path not in self._lines:
-            self._lines[path] = find_lines(self._texts[path])
-        line, found = self._lines[path].find(keys)
-        file = f"{path}:{line}" if line else str(path)
-        shown = [f"policy {policy}", *found[2:]] if policy else list(found)
-        return ": ".join(filter(None, [file, ", ".join(_spell(shown))]))
+            if path not in self._texts:
+                self._file(path, [])
+            self._lines[path] = find_lines(self._texts.get(path, ""))
+        return self._lines[path]
+
+
+class _Changes(_Sources):
+    """The files of a topology that was loaded before, and one file with changes of it."""
+
+    def __init__(self, topology: Topology, text: str, label: Path) -> None:
+        self._topology, self._text, self._label = topology, text, label
+        super().__init__(topology.source.folder if topology.source is not None else Path())
+
+    def _read(self) -> dict[str, Any]:
+        problems: list[str] = []
+        self._texts[self._label] = self._text
+        data = self._policy_file(self._label, problems)
+        new = [table for kind in _KINDS for table in _tables_in(data, kind, self._label, problems)]
+        if not problems and not new:
+            problems.append(f"{self._label}: has no [[policy]] and no [[base]]: write those that are to change")
+        if problems:
+            raise TopologyError(_readable(problems))
+        dumped = self._topology.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        source = self._topology.source
+        old = source.policies if source is not None else _unnamed(dumped["policy"])
+        as_they_are = {one.table.name: (one, policy) for one, policy in zip(old, dumped["policy"], strict=True)}
+        policies = _changed([one.table for one in old], new, "policy")
+        bases = _changed([one.table for one in source.bases] if source is not None else [], new, "base")
+        self._resolve(policies, bases, problems)
+        if problems:
+            raise TopologyError(_readable(problems))
+        return dumped | {"policy": [self._data_of(one, as_they_are) for one in self._policies]}
+
+    def _data_of(
+        self, resolved: ResolvedTable, as_they_are: dict[object, tuple[ResolvedTable, dict[str, Any]]]
+    ) -> dict[str, Any]:
+        """Unless it changes, as it applies: environment variables may have changed it."""
+        before, policy = as_they_are.get(resolved.table.name, (None, {}))
+        return policy if before is not None and before.data == resolved.data else resolved.data
+
+
+def _changed(old: list[PolicyTable], new: list[PolicyTable], kind: Kind) -> list[PolicyTable]:
+    found = {table.name: table for table in new if table.kind == kind}
+    names = {table.name for table in old}
+    return [
+        *(table for table in new if table.kind == kind and table.name not in names),
+        *(found.get(table.name, table) for table in old),
+    ]
+
+
+def _unnamed(policies: list[dict[str, Any]]) -> tuple[ResolvedTable, ...]:
+    """Policies that were made without files."""
+    tables = [PolicyTable("policy", Path("topology"), place, data) for place, data in enumerate(policies)]
+    return tuple(ResolvedTable(table, dict(table.data)) for table in tables)
+
+
+def shipped_bases() -> list[PolicyTable]:
+    """The bases that can be extended without being written in the user's files."""
+    return [table for path in _base_files() for table in _tables_in(read_toml(path), "base", path, [], is_shipped=True)]
+
+
+def _base_files() -> list[Path]:
+    return sorted((shipped() / BASE_FOLDER).glob("*.toml"))
+
+
+def _placed(path: Path, line: int | None, keys: Sequence[int | str]) -> str:
+    file = f"{path}:{line}" if line else str(path)
+    return ": ".join(filter(None, [file, ", ".join(_spell(keys))]))
 
 
 def _is_there(path: Path) -> bool:
@@ -248,15 +400,17 @@ def _is_there(path: Path) -> bool:
     return path.is_symlink() or path.exists()
 
 
-def _policies_in(data: dict[str, Any], path: Path, problems: list[str]) -> list[dict[str, Any]]:
-    found = data.get("policy", [])
-    if isinstance(found, list) and all(isinstance(policy, dict) for policy in found):
-        return found
-    problems.append(f"{path}: `policy` must be a list of tables: write [[policy]], with two brackets")
+def _tables_in(
+    data: dict[str, Any], kind: Kind, path: Path, problems: list[str], *, is_shipped: bool = False
+) -> list[PolicyTable]:
+    found = data.get(kind, [])
+    if isinstance(found, list) and all(isinstance(table, dict) for table in found):
+        return [PolicyTable(kind, path, place, table, is_shipped) for place, table in enumerate(found)]
+    problems.append(f"{path}: `{kind}` must be a list of tables: write [[{kind}]], with two brackets")
     return []
 
 
-def _spell(keys: list[int | str]) -> Iterator[str]:
+def _spell(keys: Sequence[int | str]) -> Iterator[str]:
     """List positions count from one."""
     for key in keys:
         yield f"entry {key + 1}" if isinstance(key, int) else short(key)

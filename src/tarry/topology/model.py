@@ -19,6 +19,7 @@ from tarry.core.model import Model
 from tarry.core.names import DEFAULT_PREFIX, DEFAULT_REVIEW_QUEUE, WEBHOOKS, Names, default_scheduled
 from tarry.core.policy import Glob, Policy
 from tarry.core.windows import longest_wait_ms
+from tarry.topology.bases import ResolvedTable
 from tarry.topology.webhooks import Webhook
 
 
@@ -30,6 +31,10 @@ class Source:
     policy_files: tuple[Path, ...] = ()
     is_shipped: bool = False
     """Whether it is the topology that is shipped with tarry."""
+    policies: tuple[ResolvedTable, ...] = ()
+    """As the files have them, in order, with what they inherit."""
+    bases: tuple[ResolvedTable, ...] = ()
+    """The user's own tables that only others extend."""
 
     @property
     def path(self) -> str:

@@ -28,6 +28,9 @@ KEY = "applied"
 """Does not begin with `~` like the other keys: the management API fails to list a binding with both a `~` in its key
 and arguments, and then lists no bindings at all (status 500, RabbitMQ 3.10 and 4.3)."""
 
+UNCOUNTED = frozenset({"description", "extends", "without"})
+"""Keys of a policy that do not change what it does."""
+
 SHOWN = 12
 """The number of characters of a digest that are displayed."""
 
@@ -79,10 +82,12 @@ class ApplyRecord:
 
 
 def digest(topology: Topology) -> str:
-    """Equal for equivalent files: comments, descriptions and explicitly written defaults do not count."""
+    """Equal for equivalent files: comments, descriptions and explicitly written defaults do not count, and a value that
+    is inherited counts like one that is written in the policy.
+    """
     content = topology.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     content["policy"] = [
-        {key: of for key, of in policy.items() if key != "description"} for policy in content["policy"]
+        {key: of for key, of in policy.items() if key not in UNCOUNTED} for policy in content["policy"]
     ]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

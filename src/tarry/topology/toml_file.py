@@ -1,10 +1,14 @@
-"""Reads TOML from untrusted paths: a directory, a pipe, a huge file, text made to keep the parser busy for hours."""
+"""Reads TOML from untrusted paths (a directory, a pipe, a huge file, text made to keep the parser busy for hours), and
+writes values as TOML.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import stat
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +66,33 @@ def _text(path: Path) -> str:
 
 def _short(error: OSError | UnicodeDecodeError) -> str:
     return f"{error.strerror}" if isinstance(error, OSError) else f"not UTF-8 text, at byte {error.start}"
+
+
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def toml_value(value: object) -> str:
+    """A value as TOML, on one line. TOML has no null: what is None is left out of tables."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return f"{value:g}" if isinstance(value, float) and value.is_integer() else repr(value)
+        case str():
+            return _toml_text(value)
+        case Mapping():
+            parts = [f"{_toml_key(key)} = {toml_value(of)}" for key, of in value.items() if of is not None]
+            return f"{{ {', '.join(parts)} }}" if parts else "{}"
+        case Sequence():
+            return f"[{', '.join(map(toml_value, value))}]"
+        case _:
+            raise TypeError(f"{value!r} has no form in TOML")
+
+
+def _toml_key(key: str) -> str:
+    return key if _PLAIN_KEY.fullmatch(key) else _toml_text(key)
+
+
+def _toml_text(text: str) -> str:
+    """JSON's escapes are valid in TOML, except that TOML also wants DEL escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ from tarry.web.api import (
     budgets,
     events,
     explain,
+    policies,
     problems,
     queues,
     retries,
@@ -76,6 +78,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     topology.router,
     audit.router,
     explain.router,
+    policies.router,
     actions.router,
     events.router,
     webhooks.router,
@@ -122,6 +125,7 @@ def make_app(service: Service, settings: Settings, context: OperatorContext) -> 
 
 def _add_api(app: FastAPI, service: Service, settings: Settings, context: OperatorContext) -> None:
     app.state.context, app.state.service = context, service
+    app.state.replaying = asyncio.Lock()
     app.state.status = Shared(partial(read_status, context), FRESH)
     app.state.findings = Shared(partial(in_thread, lambda: verify(context.topology, context.address), "verify"), FRESH)
     for router in ROUTERS:

@@ -137,7 +137,7 @@ def test_one_bracket_instead_of_two_is_explained(tmp_path: Path) -> None:
 
 def test_a_policy_file_contains_policies_only(tmp_path: Path) -> None:
     assert problems(tmp_path, policy='[names]\nprefix = "x."\n' + GOOD_POLICY) == [
-        "policies/10-mail.toml: names: has no place here; a file in policies/ holds [[policy]] tables only"
+        "policies/10-mail.toml: names: has no place here; a file in policies/ holds [[policy]] and [[base]] tables"
     ]
 
 

@@ -1,0 +1,137 @@
+"""Made-up histories, whose truth is known: when each message would have succeeded, whatever the policy."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import psycopg
+
+from tarry.analytics.replay import MessageRow, StepRow
+from tarry.core.decide import Failure, Review, Rulebook, decide
+from tarry.core.fingerprint import fingerprint
+
+DAY_MS = 86_400_000
+
+
+class Event(NamedTuple):
+    """A message that fails for the first time."""
+
+    at_ms: int
+    queue: str
+    error_type: str
+    reason: str
+    passes_ms: int | None
+    """How long after the first failure attempts begin to succeed; None: never."""
+    seed: int
+
+
+@dataclass
+class Lived:
+    """What a policy did to the events."""
+
+    rows: list[MessageRow] = field(default_factory=list)
+    attempts: int = 0
+    succeeded: int = 0
+    exhausted: int = 0
+    took_ms: list[int] = field(default_factory=list)
+
+
+TO_FAIL_MS = 400
+
+
+def events(number: int, *, now_ms: int, days: float = 5, seed: int = 1, queue: str = "orders") -> Iterator[Event]:
+    """Errors that pass within minutes, and now and then an outage of an hour."""
+    chance = random.Random(seed)
+    for _ in range(number):
+        at = now_ms - int(chance.uniform(0.5, days) * DAY_MS)
+        passes = int(chance.expovariate(1 / 60_000)) if chance.random() < 0.8 else int(chance.uniform(0, 3_600_000))
+        yield Event(at, queue, "TimeoutError", "no answer", passes, chance.getrandbits(64))
+
+
+def useless(number: int, *, now_ms: int, days: float = 5, seed: int = 2, queue: str = "orders") -> Iterator[Event]:
+    """An error that never passes."""
+    chance = random.Random(seed)
+    for _ in range(number):
+        at = now_ms - int(chance.uniform(0.5, days) * DAY_MS)
+        yield Event(at, queue, "ValueError", "the card was declined", None, chance.getrandbits(64))
+
+
+def live(found: Iterable[Event], rules: Rulebook) -> Lived:
+    """What happens to these events under these rules."""
+    lived = Lived()
+    for one in found:
+        lived.rows.append(_live(one, rules, lived))
+    return lived
+
+
+def _live(event: Event, rules: Rulebook, lived: Lived) -> MessageRow:
+    chance = random.Random(event.seed)
+    mark = fingerprint(event.error_type, event.reason)
+    steps: list[StepRow] = []
+    now, count, number, most = event.at_ms, 0, 0, 0
+    while True:
+        number += 1
+        failure = Failure(
+            event.queue, count, number - 1, event.at_ms, error_type=event.error_type, error_reason=event.reason
+        )
+        decision = decide(failure, rules, now, chance.random())
+        about = {"policy": decision.policy.name if decision.policy else None, "class": decision.error_class}
+        about |= {"fingerprint": mark}
+        if isinstance(decision, Review):
+            steps.append(StepRow(number, "in_review", now, decision.reason, dict(about)))
+            lived.exhausted += decision.exhausted
+            break
+        count, most = decision.retry_count, decision.max_retries
+        about |= {"due_ms": decision.due_ms, "delay_ms": decision.itinerary.delay_ms, "attempt": count}
+        steps.append(StepRow(number, "scheduled", now + 3, None, dict(about)))
+        back = decision.due_ms + chance.randrange(20)
+        steps.append(StepRow(number, "returned", back, None, {"drift_ms": back - decision.due_ms}))
+        lived.attempts += 1
+        done = back + chance.randrange(TO_FAIL_MS)
+        if event.passes_ms is not None and back - event.at_ms >= event.passes_ms:
+            steps.append(StepRow(number, "succeeded", done, "reported by its consumer", {"at_ms": done}))
+            lived.succeeded += 1
+            lived.took_ms.append(done - event.at_ms)
+            break
+        now = done
+    retry_id = str(uuid.UUID(int=random.Random(event.seed + 1).getrandbits(128)))
+    error = (event.error_type, event.reason, mark)
+    return MessageRow(retry_id, event.queue, None, None, None, most or None, *error, event.at_ms, steps)
+
+
+def store_rows(dsn: str, rows: Sequence[MessageRow]) -> None:
+    """Writes them as the service would have."""
+    with psycopg.connect(dsn) as connection, connection.cursor() as cursor:
+        with cursor.copy(
+            "copy retry (id, queue, state, round, returned_round, retry_count, max_retries, policy, error_class, "
+            "error_type, error_reason, fingerprint, first_failed_at, updated_at) from stdin"
+        ) as copy:
+            for row in rows:
+                last = row.steps[-1]
+                about = next((step.detail for step in reversed(row.steps) if "policy" in step.detail), {})
+                returned = max((step.round for step in row.steps if step.state == "returned"), default=0)
+                count = max((step.detail.get("attempt", 0) for step in row.steps), default=0)
+                state = last.state
+                copy.write_row(
+                    (
+                        *(row.retry_id, row.queue, state, last.round, returned, count, row.max_retries),
+                        *(about.get("policy"), about.get("class"), row.error_type, row.error_reason, row.fingerprint),
+                        *(_at(row.first_failed_ms), _at(last.at_ms)),
+                    )
+                )
+        with cursor.copy("copy transition (retry_id, round, state, at, actor, reason, detail) from stdin") as copy:
+            for row in rows:
+                for step in row.steps:
+                    actor = "reported" if step.state == "succeeded" else "tarry-test"
+                    detail = json.dumps(step.detail)
+                    copy.write_row((row.retry_id, step.round, step.state, _at(step.at_ms), actor, step.reason, detail))
+
+
+def _at(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
