@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,6 @@ ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 BIN = Path(sys.executable).parent
 
-SHIPPED = "tarry/topology/shipped/"
 """Where the wheel has its copy of topology/."""
 
 IN_EVERY_WHEEL = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
@@ -94,8 +94,20 @@ def repository_files() -> set[str]:
 def in_the_wheel(files: set[str], named: str) -> set[str]:
     """What a wheel of that distribution name and version must have."""
     package = {name.removeprefix("src/") for name in files if name.startswith("src/")}
-    topology = {SHIPPED + name.removeprefix("topology/") for name in files if name.startswith("topology/")}
-    return package | topology | {f"{named}.dist-info/{name}" for name in IN_EVERY_WHEEL}
+    placed = {
+        place + name.removeprefix(source)
+        for source, place in data_of_the_wheel().items()
+        for name in files
+        if name == source or name.startswith(f"{source}/")
+    }
+    return package | placed | {f"{named}.dist-info/{name}" for name in IN_EVERY_WHEEL}
+
+
+def data_of_the_wheel() -> dict[str, str]:
+    """Files and folders at the top of the repository that the package has a copy of, and where."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included: dict[str, str] = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    return included
 
 
 def archives(folder: Path) -> tuple[Path, Path]:
