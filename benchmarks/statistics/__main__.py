@@ -106,7 +106,7 @@ def _is_counted(connection: psycopg.Connection[Any]) -> bool:
 
 
 def _differences(connection: psycopg.Connection[Any]) -> list[str]:
-    """Where statistics are not what the history says. Each series with rows of its own is exact, and so are all sums."""
+    """Where statistics differ from the history. Each series with rows of its own is exact, and so are all sums."""
     counts = expected_counts(connection)
     found: list[str] = []
     for span in ("hour", "day"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -81,7 +81,10 @@ def _live(event: Event, rules: Rulebook, lived: Lived) -> MessageRow:
             event.queue, count, number - 1, event.at_ms, error_type=event.error_type, error_reason=event.reason
         )
         decision = decide(failure, rules, now, chance.random())
-        about = {"policy": decision.policy.name if decision.policy else None, "class": decision.error_class}
+        about: dict[str, Any] = {
+            "policy": decision.policy.name if decision.policy else None,
+            "class": decision.error_class,
+        }
         about |= {"fingerprint": mark}
         if isinstance(decision, Review):
             steps.append(StepRow(number, "in_review", now, decision.reason, dict(about)))
@@ -114,7 +117,9 @@ def store_rows(dsn: str, rows: Sequence[MessageRow]) -> None:
         ) as copy:
             for row in rows:
                 last = row.steps[-1]
-                about = next((step.detail for step in reversed(row.steps) if "policy" in step.detail), {})
+                about: Mapping[str, Any] = next(
+                    (step.detail for step in reversed(row.steps) if "policy" in step.detail), {}
+                )
                 returned = max((step.round for step in row.steps if step.state == "returned"), default=0)
                 count = max((step.detail.get("attempt", 0) for step in row.steps), default=0)
                 state = last.state

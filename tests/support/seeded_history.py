@@ -147,9 +147,8 @@ def expected_counts(connection: psycopg.Connection[Any]) -> Counter[Key]:
         queue, first_failed_at = about[retry]
         for what, at, detail, attempt, took in _facts(of_retry):
             hour = at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-            key = Key(
-                hour, queue, *(detail.get(name, "") for name in ("policy", "fingerprint", "owner")), attempt, what
-            )
+            policy, error, owner = (detail.get(name) or "" for name in ("policy", "fingerprint", "owner"))
+            key = Key(hour, queue, policy, error, owner, attempt, what)
             found[key] += 1
             if what in ("succeeded", "returned"):
                 since = _milliseconds(first_failed_at) if what == "succeeded" else 0

@@ -43,7 +43,7 @@ def test_the_same_policy_reproduces_the_history_exactly(policy: dict[str, Any]) 
 
     total = replayed(lived, was, was)
 
-    truth = (lived.attempts, lived.succeeded, lived.exhausted)
+    truth = (float(lived.attempts), float(lived.succeeded), float(lived.exhausted))
     assert numbers(total.history) == truth
     for tally in total.current:
         assert numbers(tally) == pytest.approx(truth)
