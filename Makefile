@@ -104,8 +104,9 @@ check: $(READY) ## Lint, types, import layers, generated files, Dockerfile, mani
 	@$(SITE)
 	@$(BIN)/python -m tests.hostile.advisories
 
-screenshots: $(READY) browser ## Write the pictures of the dashboard to docs/img/
+screenshots: $(READY) browser ## Write the pictures of the dashboard and of a terminal to docs/img/
 	@BROKER=$(BROKER) $(BIN)/python -m tests.integration.web.screenshots $(ARGS)
+	@BROKER=$(BROKER) $(BIN)/python -m tests.integration.demo.recording
 
 audit-dependencies: $(READY) ## Ask the package index about known vulnerabilities of every pinned package
 	@$(BIN)/python -m tests.hostile.advisories

@@ -73,8 +73,8 @@ def import_postgres(
 ) -> None:
     """Import the waiting rows of a polling table; each keeps its due time.
 
-    Stop what polls the table first. The table is only read: the keys of imported rows are recorded beside it, in
-    tarry_imported, so an import that was stopped can be run again. Needs a running service, now or later.
+    Stop what polls the table first. The table is only read: another one beside it,
+    tarry_imported, has the keys of imported rows. A stopped import can be run again.
     """
     options = SourceOptions(source, mapped(mapping or ()), where, queue, zone, counted)
     job = Job(given.topology_from(folder), dsn, options, batch, as_json)
