@@ -17,6 +17,7 @@ SHARING = (
     "tests/acceptance/test_due_check.py",
     "tests/acceptance/test_examples.py",
     "tests/acceptance/test_layover.py",
+    "tests/acceptance/test_migrate_guides.py",
     "tests/acceptance/test_s4_stuck.py",
     "tests/hostile/test_queue_names.py",
     "tests/hostile/test_output_malicious_text.py",

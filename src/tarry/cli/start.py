@@ -24,6 +24,7 @@ CONTENTS = {
     "topology": ("topology",),
     "policy": ("policy",),
     "attach": ("attach", "detach"),
+    "imports": ("import",),
     "status": ("status",),
     "history": ("history",),
     "retries": ("retries",),
