@@ -50,14 +50,15 @@ max_retries = 4
 
 
 DAY = """
-insert into statistic (span, starts, kind, queue, policy, value, attempt, scheduled, returned, succeeded, failed, exhausted,
-                       success_ms, drift_ms, success_bins, drift_bins)
+insert into statistic (span, starts, kind, queue, policy, value, attempt, scheduled, returned, succeeded, failed,
+                       exhausted, success_ms, drift_ms, success_bins, drift_bins)
 select 'hour', date_trunc('hour', clock_timestamp(), 'UTC') - hours * interval '1 hour', kind, queue, policy,
        case kind when 'error' then error else '' end, attempt, tried, tried, good, tried - good,
        case when attempt = 3 then (tried - good) / 2 else 0 end, good * wait, tried * 12::bigint,
-       case when kind = 'queue' then array[0, 0, good / 2, good / 4, good - good / 2 - good / 4, 0, 0, 0, 0, 0, 0, 0, 0, 0] end,
+       case when kind = 'queue'
+            then array[0, 0, good / 2, good / 4, good - good / 2 - good / 4, 0, 0, 0, 0, 0, 0, 0, 0, 0] end,
        case when kind = 'queue' then array[tried - tried / 50, tried / 50, 0, 0, 0, 0, 0, 0, 0, 0] end
-  from (select *, (tried * (case when queue = 'payments' and hours between 5 and 8 then 0.1 else share end))::int as good
+  from (select *, (tried * case when queue = 'payments' and hours between 5 and 8 then 0.1 else share end)::int as good
           from (select *, (volume * (1.2 + sin((hours + 3) / 3.8)) * power(0.55, attempt - 1))::int as tried
                   from generate_series(1, 23) as hours
                  cross join (values ('payments', 'payments', 'c4b1a2d3e4f50617', 60, 0.82, 20000::bigint),
@@ -167,7 +168,7 @@ def _take_everything(opened: Browser, api: ApiInstallation, into: Path) -> None:
             person.log_in(OPERATE, "alice")
             for name, path in pages.items():
                 person.open(path)
-                for closed in person.page.locator("details:not([open]) > summary").all():
+                for closed in reversed(person.page.locator("details:not([open]) > summary").all()):
                     closed.click()
                 person.page.screenshot(path=into / f"{name}-{width}-{scheme}.png", full_page=name != "runbook")
 
