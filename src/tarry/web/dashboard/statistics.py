@@ -146,7 +146,8 @@ def _charts(report: StatisticsReport) -> dict[str, Markup]:
     found = {row.starts: row for row in report.rows}
     rows = [found.get(one) for one in _starts(report)]
     total, each = report.total, "an hour" if report.span is Span.HOUR else "a day"
-    start, end = (f"{one:%Y-%m-%d %H:%M}" for one in (report.since, report.until))
+    moment = "%m-%d %H:%M" if report.span is Span.HOUR else "%Y-%m-%d"
+    start, end = (f"{one:{moment}}" for one in (report.since, report.until))
     rate = "no outcome is known" if total.success_rate is None else f"{total.success_rate:g} % in all; the top is 100 %"
     within = [
         [row.success_p50_ms if row else None for row in rows],
