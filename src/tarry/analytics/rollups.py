@@ -288,6 +288,13 @@ class StatisticsProgress:
     """The day of the history before that is being counted; days after it are complete. None if all are."""
     oldest_day: date | None
     """The first day of the history before."""
+    read_at: datetime | None = None
+    """When this was read, by the clock of Postgres."""
+
+    @property
+    def lag(self) -> timedelta:
+        """How far statistics were behind then."""
+        return max(timedelta(0), (self.read_at or self.counted_until) - self.counted_until)
 
     def late(self, now: datetime) -> str | None:
         """Since when steps are not counted, if that is long ago."""
@@ -371,13 +378,15 @@ async def count_new_steps(session: PostgresSession, *, seconds: float = 10.0, ba
     while await _count_before(session) and time.monotonic() < ends:  # one slice at least, however much is new
         pass
     position = await _Position.read(session)
-    return StatisticsProgress(position.counted_until, position.began_at, position.before_day, position.oldest_day)
+    return StatisticsProgress(
+        position.counted_until, position.began_at, position.before_day, position.oldest_day, position.now
+    )
 
 
 async def read_progress(store: Queries) -> StatisticsProgress | None:
     """How far the history has been counted; None if counting has not begun."""
     row = await store.one("statistic_position")
-    return None if row is None or row[1] is None else StatisticsProgress(row[10], row[5], row[7], row[9])
+    return None if row is None or row[1] is None else StatisticsProgress(row[10], row[5], row[7], row[9], row[-1])
 
 
 async def prune_statistics(session: PostgresSession, rules: StatisticsRules) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
@@ -12,7 +11,6 @@ from prometheus_client.registry import Collector
 
 from tarry import __version__
 from tarry.amqp.publisher import PublishOutcome
-from tarry.analytics.rollups import StatisticsProgress
 from tarry.attach.listing import AttachmentState
 from tarry.audit.maintenance import AuditFindings
 from tarry.contract.message import Request
@@ -88,7 +86,8 @@ class AuditMetrics(Collector):
         yield _family("tarry_tier_depth", "Messages in a tier on the broker", "tier", depths)
         attached = _attached(found) if found else {}
         yield _family("tarry_attachments", "Attached queues and exchanges, by state", "state", attached)
-        behind = None if found is None or found.statistics is None else self._behind(found.statistics)
+        progress = found.statistics if found else None
+        behind = progress.lag.total_seconds() if progress else None
         yield _single("tarry_statistics_lag_seconds", "How far statistics are behind the history", behind)
         yield _family("tarry_stalled", "Messages in a queue whose destination does not accept them", "queue", stalled)
 
@@ -96,12 +95,8 @@ class AuditMetrics(Collector):
     def troubles(self) -> list[str]:
         """Whether statistics are late, in words."""
         progress = self.findings.statistics if self.findings else None
-        found = progress.late(datetime.now(UTC)) if progress else None
+        found = progress.late(progress.counted_until + progress.lag) if progress else None
         return [f"statistics are behind: {found}"] if found else []
-
-    @staticmethod
-    def _behind(progress: StatisticsProgress) -> float:
-        return max(0.0, (datetime.now(UTC) - progress.counted_until).total_seconds())
 
 
 def _states(found: AuditFindings) -> dict[str, float]:

@@ -43,5 +43,7 @@ def test_progress_says_what_is_not_counted() -> None:
     done = StatisticsProgress(NOW, began, None, began.date())
     assert done.describe(NOW + timedelta(minutes=9)) == []
     assert done.describe(NOW + timedelta(minutes=11)) == ["steps since 2030-01-31 12:30 UTC are not counted yet"]
+    late = StatisticsProgress(NOW, began, None, began.date(), NOW + timedelta(seconds=90))
+    assert (done.lag, late.lag) == (timedelta(0), timedelta(seconds=90))
     (before,) = StatisticsProgress(NOW, began, began.date(), began.date()).describe(NOW)
     assert "2030-01-29 is next; it begins on 2030-01-29" in before
