@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -208,7 +208,14 @@ def test_a_limited_token_sees_only_its_queues(api: ApiInstallation) -> None:
 def test_a_limited_token_acts_only_on_its_queues(api: ApiInstallation) -> None:
     team = Client(api, SCOPED)
     before = everything(api)
-    fields = {"name": "slow.theirs", "reason": "x", "rate": "5", "verb": "open", "scope": "policy", "lasts": "5m"}
+    fields: dict[str, Any] = {
+        "name": "slow.theirs",
+        "reason": "x",
+        "rate": "5",
+        "verb": "open",
+        "scope": "policy",
+        "lasts": "5m",
+    }
     fields |= {"kind": "cancel", "queue": "slow.theirs", "ids": api.installation.retry_of("their-1")}
     jobs = {"/review/redrive", "/review/discard", "/retries/jobs"}  # the action log has those that find nothing
     asked = [path for path in paths(api, actions=True) if path not in jobs]
