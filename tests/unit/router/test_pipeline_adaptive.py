@@ -22,18 +22,22 @@ from tests.unit.contract.wire import published
 from tests.unit.router.test_pipeline import NOW, Fakes, handle
 
 REASON = "given up: 0 of 412 retries of this error succeeded (below 1%)"
-ERROR = {"original_queue": "orders", "error_type": "ValueError"}
+ERROR: dict[str, bytes | str | int] = {"original_queue": "orders", "error_type": "ValueError"}
 
 
 def learning(fakes: Fakes, share: str) -> Pipeline:
     policy = Policy.model_validate(
-        {"name": "plain", "schedule": ["2s"], "max_retries": 2, "adaptive": {"try": share}, "eligibility": URL}
+        {
+            "name": "plain",
+            "schedule": ["2s"],
+            "max_retries": 2,
+            "adaptive": {"try": share},
+            "eligibility": {"url": "http://127.0.0.1:1/", "key": "id"},
+            "budget": {"per": "queue", "limit": 5, "every": "1d"},
+        }
     )
     key = ErrorKey("orders", "plain", fingerprint("ValueError", None) or "")
     return replace(fakes.pipeline(policy), errors_given_up=lambda: ErrorsGivenUp({key: REASON}, NOW + 1))
-
-
-URL = {"url": "http://127.0.0.1:1/", "key": "id"}
 
 
 @pytest.fixture
@@ -82,15 +86,15 @@ def test_the_pipeline_skips_what_is_not_wanted_whatever_its_history(fakes: Fakes
 
 
 def test_the_pipeline_charges_no_budget_for_what_is_given_up(fakes: Fakes) -> None:
-    charged: list[RoutePlan] = []
+    charged: list[bool] = []
 
     async def charge(plans: Sequence[RoutePlan], _rules: Rulebook) -> list[RoutePlan]:
-        charged.extend(one for one in plans if not isinstance(one.decision, Review))
+        charged.extend(isinstance(one.decision, Review) for one in plans)
         return list(plans)
 
     handle(replace(learning(fakes, "0.001%"), charge_budgets=charge), published(ERROR, message_id=b"m-1"))
 
-    assert not charged
+    assert charged == [True], "it is decided before budgets are charged, and these charge no reviews"
 
 
 def counted(moved: Sequence[RoutePlan]) -> dict[str, float]:
