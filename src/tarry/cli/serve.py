@@ -25,7 +25,7 @@ from tarry.cli.options import TopologyFolder
 from tarry.events.outbox import Outbox
 from tarry.events.webhooks import WebhookDeliveries
 from tarry.operations import action_log, budgets, cancel_reconciler, intake, pause_reconciler, stuck
-from tarry.operations.adaptive import GivenUpErrors
+from tarry.operations.adaptive import AdaptiveDecisions
 from tarry.operations.breaker_reconciler import BreakerCounts
 from tarry.operations.context import OperatorContext, OperatorLimits
 from tarry.operations.credit_check import CreditCheck
@@ -77,7 +77,7 @@ def serve(settings: Settings) -> None:
 def _service(context: OperatorContext, topology: Topology, settings: Settings, who: str) -> Service:
     dsn, every = settings.dsn, span_of(settings.look_every)
     switch, metrics = IntakeSwitch(), Metrics()
-    breaker_counts, caps, given_up = BreakerCounts(context), budgets.CurrentCaps(), GivenUpErrors(context)
+    breaker_counts, caps, given_up = BreakerCounts(context), budgets.CurrentCaps(), AdaptiveDecisions(context)
     webhooks = WebhookDeliveries(
         topology,
         context.address,

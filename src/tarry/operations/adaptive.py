@@ -187,12 +187,12 @@ async def retry_error(
     detail = {"error": mark, "always": always, "reason": reason}
     async with recorded(context.store, kind="retry_error", target=queue, actor=actor, detail=detail) as action:
         async with context.store.transaction() as page:
-            await page.one("set_error_choice", queue=queue, fingerprint=mark, always=always, actor=actor, reason=reason)
+            row = await page.one(
+                "set_error_choice", queue=queue, fingerprint=mark, always=always, actor=actor, reason=reason
+            )
             rows = await page.rows("retry_given_up_error", queue=queue, fingerprint=mark, policy=None)
-        choice = await _choice(context.store, queue, mark)
-        assert choice is not None  # noqa: S101 - it has just been stored, and decisions about errors are not undone twice
-        without = _is_without_effect(context, queue)
-        answer = ErrorChoiceChanged(choice, sorted(row[0] for row in rows), without, action.id)
+        choice, retried = ErrorChoice(*(row or ())), sorted(one[0] for one in rows)
+        answer = ErrorChoiceChanged(choice, retried, _is_without_effect(context, queue), action.id)
         action.outcome = asdict(answer)
     return answer
 
@@ -202,13 +202,12 @@ async def judge_error(
 ) -> ErrorChoiceChanged:
     """Judges an error by all of its history again."""
     mark = await _whole(context, queue, error)
-    choice = await _choice(context.store, queue, mark)
-    if choice is None:
-        raise NotFoundError(f"Nothing is decided about error {mark} in queue {queue!r}: see `tarry adaptive`.")
     detail = {"error": mark, "reason": reason}
     async with recorded(context.store, kind="judge_error", target=queue, actor=actor, detail=detail) as action:
-        await context.store.change("unset_error_choice", queue=queue, fingerprint=mark)
-        answer = ErrorChoiceChanged(choice, [], _is_without_effect(context, queue), action.id)
+        row = await context.store.one("unset_error_choice", queue=queue, fingerprint=mark)
+        if row is None:
+            raise NotFoundError(f"Nothing is decided about error {mark} in queue {queue!r}: see `tarry adaptive`.")
+        answer = ErrorChoiceChanged(ErrorChoice(*row), [], _is_without_effect(context, queue), action.id)
         action.outcome = asdict(answer)
     return answer
 
@@ -323,7 +322,7 @@ def judged(rule: Adaptive, outcomes: list[Outcomes], choice: ErrorChoice | None,
 
 
 @dataclass(slots=True)
-class GivenUpErrors:
+class AdaptiveDecisions:
     """What is given up, as one service knows it. It is one of the background tasks, and judges if no other service
     does.
     """

@@ -33,16 +33,26 @@ select c.queue, c.fingerprint, e.error_type, e.example, c.always, c.actor, c.rea
 
 -- name: set_error_choice
 -- An operator retries an error again, or for ever.
-insert into error_choice as c (queue, fingerprint, always, actor, reason)
-values (%(queue)s, %(fingerprint)s, %(always)s, %(actor)s, %(reason)s)
-    on conflict (queue, fingerprint) do update
-   set always = excluded.always, actor = excluded.actor, reason = excluded.reason, at = clock_timestamp()
-returning at;
+with chosen as (
+    insert into error_choice (queue, fingerprint, always, actor, reason)
+    values (%(queue)s, %(fingerprint)s, %(always)s, %(actor)s, %(reason)s)
+        on conflict (queue, fingerprint) do update
+       set always = excluded.always, actor = excluded.actor, reason = excluded.reason, at = clock_timestamp()
+    returning *
+)
+select c.queue, c.fingerprint, e.error_type, e.example, c.always, c.actor, c.reason, c.at
+  from chosen as c
+  left join statistic_error as e using (queue, fingerprint);
 
 -- name: unset_error_choice
 -- It is judged by all of its history again; nothing if nobody had decided about it.
-delete from error_choice where queue = %(queue)s and fingerprint = %(fingerprint)s
-returning always, actor, reason, at;
+with gone as (
+    delete from error_choice where queue = %(queue)s and fingerprint = %(fingerprint)s
+    returning *
+)
+select c.queue, c.fingerprint, e.error_type, e.example, c.always, c.actor, c.reason, c.at
+  from gone as c
+  left join statistic_error as e using (queue, fingerprint);
 
 -- name: forget_error_choices
 -- Those that no policy looks back to any more.
