@@ -151,8 +151,9 @@ def test_by_history_still_tries_a_share_with_all_its_retries() -> None:
         (FAILURE, GIVEN_UP._replace(until_ms=NOW - 1)),
         (FAILURE, ErrorsGivenUp()),
         (FAILURE._replace(error_class=ErrorClass.RATE_LIMITED, retry_after_ms=5_000), GIVEN_UP),
+        (FAILURE._replace(import_due_ms=NOW + 5_000), GIVEN_UP),
     ],
-    ids=["another error", "no error", "another queue", "out of date", "nothing known", "a rate limit"],
+    ids=["another error", "no error", "another queue", "out of date", "nothing known", "a rate limit", "an import"],
 )
 def test_by_history_leaves_all_else_as_it_is(failure: Failure, given_up: ErrorsGivenUp) -> None:
     found = decided(failure, given_up)
