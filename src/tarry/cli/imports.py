@@ -35,17 +35,17 @@ def register(app: typer.Typer) -> None:
 @group.command("postgres")
 def import_postgres(
     *,
+    source: Annotated[
+        str, typer.Option("--table", metavar="TABLE", help="The table or view: retry_queue, or billing.retry_queue.")
+    ],
     dsn: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--dsn",
             envvar="TARRY_IMPORT_DSN",
             help="The database of the table: postgresql://user:password@host/name. Prefer the environment.",
         ),
-    ],
-    source: Annotated[
-        str, typer.Option("--table", metavar="TABLE", help="The table or view: retry_queue, or billing.retry_queue.")
-    ],
+    ] = None,
     where: Annotated[
         str | None, typer.Option(metavar="SQL", help="Which rows wait: \"status = 'pending'\".", show_default="all")
     ] = None,
@@ -76,6 +76,8 @@ def import_postgres(
     Stop what polls the table first. The table is only read: another one beside it,
     tarry_imported, has the keys of imported rows. A stopped import can be run again.
     """
+    if dsn is None:
+        raise SettingsError("Set TARRY_IMPORT_DSN, or give --dsn: the database of the table.")
     options = SourceOptions(source, mapped(mapping or ()), where, queue, zone, counted)
     job = Job(given.topology_from(folder), dsn, options, batch, as_json)
     if dry_run:
