@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict, dataclass
+from datetime import UTC
 from typing import Annotated, Any
 
 import typer
@@ -124,14 +125,16 @@ class Job:
             "queue",
             "rows",
             "overdue",
-            "first due",
-            "last due",
+            "first due (UTC)",
+            "last due (UTC)",
             "policy",
             right=("rows", "overdue"),
             copied=("queue",),
         )
         for one in shares:
-            times = (f"{time:%Y-%m-%d %H:%M:%S}" if time else "-" for time in (one.first_due, one.last_due))
+            times = (
+                f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}" if time else "-" for time in (one.first_due, one.last_due)
+            )
             shown.add_row(one.queue or "-", f"{one.rows:,}", f"{one.overdue:,}", *times, self._policy(one.queue))
         print_table(shown)
         line(f"{sum(one.rows for one in shares):,} rows would be imported; nothing was changed")
