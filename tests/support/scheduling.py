@@ -27,6 +27,7 @@ SHARING = (
     "tests/integration/operations/test_canary_stage_evidence.py",
     "tests/integration/operations/test_pause.py",
     "tests/integration/operations/test_policies.py",
+    "tests/integration/operations/test_statistics.py",
     "tests/integration/operations/test_throttle.py",
     "tests/integration/operations/test_breaker.py",
     "tests/integration/operations/test_budgets.py",

@@ -28,6 +28,7 @@ CONTENTS = {
     "status": ("status",),
     "history": ("history",),
     "retries": ("retries",),
+    "stats": ("stats",),
     "events": ("events",),
     "webhooks": ("webhooks",),
     "explain": ("explain",),
