@@ -51,6 +51,10 @@ max_retries = 2
 enabled = true
 """
 QUEUE = "orders"
+MOST_AGAIN = 33
+"""Messages that a killed broker fails again, which makes another retry if the first one is over: those that were not
+confirmed to its dead-letter worker, which has 32 slots, and the one that was published again.
+"""
 STEPS = """
 select retry_id || '/' || id
   from transition
@@ -216,15 +220,18 @@ def test_every_step_is_an_event_in_order_whatever_is_killed(world: World) -> Non
     events = world.reader.events
     again, late, stories = count_again(events), out_of_order(events), stories_of(events)
     others = [(retry, story) for retry, story in stories.items() if story != STORY]
+    messages = {one["data"]["message_id"] for one in events if one["state"] == "scheduled"}
+    twice, broker_kills = len(stories) - MESSAGES, (kills + 1) // 3
     print(  # noqa: T201 - the figures of `make prove`
         f"{kills} kills, {steps} steps, {len(events)} events: {again} again, {len(late)} out of order, "
-        f"{len(others)} of {len(stories)} retries with another story; "
+        f"{len(others)} of {len(stories)} retries with another story; {twice} requested again by a killed broker; "
         f"without events after a killed leader: {world.gaps} s"
     )
-    assert len(stories) == MESSAGES
+    assert messages == {f"m{number}" for number in range(MESSAGES)}
+    assert 0 <= twice <= broker_kills * MOST_AGAIN
     assert steps >= len(STORY) * MESSAGES
-    assert others == []
-    assert late == []
+    assert late[:5] == []
+    assert others[:5] == []
 
 
 def count_again(events: list[Event]) -> int:
