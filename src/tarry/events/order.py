@@ -20,7 +20,7 @@ Round = tuple[str, int]
 """A retry id and a round."""
 
 LONGEST_HOLD = 30.0
-"""Seconds that a step waits for an earlier one, by the time at which the steps were recorded that have been read."""
+"""Seconds that a step waits for an earlier one, by the `ReadingClock`."""
 
 MOST_HELD = 100_000
 """Retries with steps that wait. If there are more, the time counts also while records wait to be written."""
@@ -51,6 +51,23 @@ def needed(step: StepRow) -> tuple[Round, frozenset[State]] | None:
     if step.state in (State.SUCCEEDED, Note.STUCK):
         return (step.retry_id, step.round), frozenset({State.RETURNED})
     return (step.retry_id, step.round), _BEGINNINGS
+
+
+@dataclass(slots=True)
+class ReadingClock:
+    """The time by which steps stop waiting. It follows the times at which the steps were recorded that have been read,
+    and is never faster than time itself: steps from before and after an outage are read within milliseconds.
+    """
+
+    seconds: float = 0.0
+    _last: tuple[float, float] | None = None
+
+    def advance(self, read_until: float, now: float) -> float:
+        """`read_until` is the time until which steps have been read, and `now` that of any steady clock."""
+        if self._last is not None:
+            self.seconds += max(0.0, min(read_until - self._last[0], now - self._last[1]))
+        self._last = read_until, now
+        return self.seconds
 
 
 @dataclass(slots=True)
@@ -99,8 +116,8 @@ class StepOrder:
         records_wait: bool = False,
     ) -> list[StepRow]:
         """Those of the steps, and of those held back, whose turn has come; `known` are the states that were read
-        before, of the rounds that were to be looked up, `now` is the time until which steps have been read, and
-        `records_wait` says that many steps are still to be recorded.
+        before, of the rounds that were to be looked up, `now` is the time by the `ReadingClock`, and `records_wait`
+        says that many steps are still to be recorded.
         """
         if records_wait and len(self.held) <= MOST_HELD:
             self._since = dict.fromkeys(self._since, now)

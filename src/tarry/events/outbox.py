@@ -27,7 +27,7 @@ from tarry.core.names import Names
 from tarry.errors import BrokerError, BrokerUnreachableError
 from tarry.events.cloudevent import Event, source_of
 from tarry.events.lag import EventsStatus, read_events_status
-from tarry.events.order import Round, StepOrder
+from tarry.events.order import ReadingClock, Round, StepOrder
 from tarry.events.rows import ActionLogRow, StepRow, event_of_action, event_of_step
 from tarry.store.database import AdvisoryLock, PostgresPool, PostgresSession, Row, SessionSettings
 from tarry.tasks import now_and_then, sleep_unless
@@ -85,6 +85,7 @@ class Position:
     since_at: datetime
     read_until: datetime = EPOCH
     """What was recorded by then has been read, give or take a transaction. Not stored."""
+    clock: ReadingClock = field(default_factory=ReadingClock)
 
 
 @dataclass(slots=True)
@@ -214,8 +215,9 @@ class Outbox:
         position.last_id = max([position.last_id, *(one.id for one in steps)])
         position.read_until = max(position.read_until, _read_until(steps, now.at, self.batch))
         known = await _known(session, order.rounds_to_look_up(steps), position)
-        late, until = bool(order.held) and await self._records_wait(publisher), position.read_until.timestamp()
-        events = self._events(order.release(steps, known, until, records_wait=late), actions)
+        seconds = position.clock.advance(position.read_until.timestamp(), time.monotonic())
+        late = bool(order.held) and await self._records_wait(publisher)
+        events = self._events(order.release(steps, known, seconds, records_wait=late), actions)
         await self._publish(publisher, events)
         if events or steps or actions:
             await self._save(session, position, order, len(events))

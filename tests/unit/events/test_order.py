@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tarry.events.order import LONGEST_HOLD, MOST_HELD, StepOrder
+from tarry.events.order import LONGEST_HOLD, MOST_HELD, ReadingClock, StepOrder
 from tests.unit.events.test_rows import SCHEDULED, step
 
 
@@ -85,3 +85,11 @@ def test_a_later_round_waits_for_the_end_of_the_one_before() -> None:
 
 def test_a_duplicate_waits_for_nothing() -> None:
     assert taken(StepOrder(), step("duplicate", 1, 7)) == [("r1", 7, "duplicate")]
+
+
+def test_reading_clock_is_no_faster_than_what_is_read_and_than_time() -> None:
+    clock = ReadingClock()
+    assert clock.advance(1_000.0, 10.0) == 0.0
+    assert clock.advance(1_002.0, 15.0) == 2.0  # the reader is behind
+    assert clock.advance(1_902.0, 16.0) == 3.0  # the next step is from after an outage
+    assert clock.advance(1_901.0, 17.0) == 3.0
