@@ -458,12 +458,17 @@ def test_a_signed_hook_resumes_a_queue_with_a_canary(world: World) -> None:
     assert (nothing.status_code, nothing.json()["resumed"]) == (200, False)
 
 
-@pytest.mark.one_series
-def test_a_hook_makes_an_open_breaker_probe_at_once(world: World) -> None:
-    queue = "guarded.recovered"
-    world.installation.declare(queue)
+def guarded(world: World, name: str) -> str:
+    """A queue with a breaker, to which tarry has delivered."""
+    queue = world.installation.declare(f"guarded.{name}")
     world.installation.request(queue, "first")
     world.installation.wait_message(queue)
+    return queue
+
+
+@pytest.mark.one_series
+def test_a_hook_makes_an_open_breaker_probe_at_once(world: World) -> None:
+    queue = guarded(world, "recovered")
     count = "insert into breaker_count (destination, returned, failed) values (%s, 20, 20) returning at"
     world.installation.rows(count, queue)
 
@@ -484,10 +489,7 @@ def test_a_hook_makes_an_open_breaker_probe_at_once(world: World) -> None:
 
 @pytest.mark.one_series
 def test_a_hook_does_not_override_a_breaker_that_a_person_keeps_open(world: World) -> None:
-    queue = "guarded.kept"
-    world.installation.declare(queue)
-    world.installation.request(queue, "first")
-    world.installation.wait_message(queue)
+    queue = guarded(world, "kept")
     world.api.call("POST", f"/queues/{queue}/breaker/open", json={"reason": "deploy"}).raise_for_status()
     world.api.call("POST", f"/queues/{queue}/pause", json={}).raise_for_status()
     world.installation.request(queue, "held")
