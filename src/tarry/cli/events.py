@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -14,9 +15,11 @@ from tarry.cli.options import AsJson
 from tarry.cli.output import line
 from tarry.core.durations import humanise
 from tarry.core.printable import printable
+from tarry.errors import SettingsError
 from tarry.events.cloudevent import Event
 from tarry.events.stream import EventFilter
 from tarry.operations.protocol import Operations
+from tarry.topology.webhooks import event_word
 
 
 def register(app: typer.Typer) -> None:
@@ -46,13 +49,20 @@ async def events(
 
     Without --follow, shows those that are there and ends. With --json, one CloudEvent a line.
     """
-    wanted = EventFilter(since=moment(since, "--since"), queue=queue, states=frozenset(state or ()), follow=follow)
+    wanted = EventFilter(since=moment(since, "--since"), queue=queue, states=_states(state or ()), follow=follow)
     async with aclosing(await operations.events(wanted)) as found:
         async for one in found:
             if as_json:
                 typer.echo(json.dumps(one.as_json(), ensure_ascii=False))
             else:
                 line(_text(one.event))
+
+
+def _states(given: Iterable[str]) -> frozenset[str]:
+    try:
+        return frozenset(map(event_word, given))
+    except ValueError as error:
+        raise SettingsError(f"--state: {error}") from None
 
 
 def _text(event: Event) -> str:

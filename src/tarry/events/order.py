@@ -2,7 +2,8 @@
 
 Steps are recorded by several processes: a router records that it has scheduled a message after the broker has
 confirmed it, and by then the tap of another router may have recorded its return. So a step waits here until the one
-that must come before it has been read, or for some time: that step may never come, if its record was lost.
+that must come before it has been read, or for some time: that step may never come, if its record was lost. The time
+counts only while hardly any record waits to be written: after an outage of Postgres that takes minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ Round = tuple[str, int]
 """A retry id and a round."""
 
 LONGEST_HOLD = 30.0
-"""Seconds that a step waits for an earlier one, by the time at which the steps were recorded that have been read."""
+"""Seconds that a step waits for an earlier one, by the `ReadingClock`."""
+
+MOST_HELD = 100_000
+"""Retries with steps that wait. If there are more, the time counts also while records wait to be written."""
 
 REMEMBERED = 20_000
 """Released steps that are remembered, at least: their rounds need not be looked up."""
@@ -50,13 +54,30 @@ def needed(step: StepRow) -> tuple[Round, frozenset[State]] | None:
 
 
 @dataclass(slots=True)
+class ReadingClock:
+    """The time by which steps stop waiting. It follows the times at which the steps were recorded that have been read,
+    and is never faster than time itself: steps from before and after an outage are read within milliseconds.
+    """
+
+    seconds: float = 0.0
+    _last: tuple[float, float] | None = None
+
+    def advance(self, read_until: float, now: float) -> float:
+        """`read_until` is the time until which steps have been read, and `now` that of any steady clock."""
+        if self._last is not None:
+            self.seconds += max(0.0, min(read_until - self._last[0], now - self._last[1]))
+        self._last = read_until, now
+        return self.seconds
+
+
+@dataclass(slots=True)
 class StepOrder:
     """Holds steps back whose turn has not come."""
 
     held: dict[str, list[StepRow]] = field(default_factory=dict)
     """By retry."""
     _since: dict[str, float] = field(default_factory=dict)
-    """When the first step of each of these retries was held back."""
+    """When the first step of each of these retries was held back, or when many records were last waiting."""
     _recent: set[tuple[str, int, str]] = field(default_factory=set)
     _older: set[tuple[str, int, str]] = field(default_factory=set)
 
@@ -86,10 +107,20 @@ class StepOrder:
         if len(self._recent) > REMEMBERED:
             self._older, self._recent = self._recent, set()
 
-    def release(self, steps: Sequence[StepRow], known: Mapping[Round, AbstractSet[str]], now: float) -> list[StepRow]:
+    def release(
+        self,
+        steps: Sequence[StepRow],
+        known: Mapping[Round, AbstractSet[str]],
+        now: float,
+        *,
+        records_wait: bool = False,
+    ) -> list[StepRow]:
         """Those of the steps, and of those held back, whose turn has come; `known` are the states that were read
-        before, of the rounds that were to be looked up, and `now` is the time until which steps have been read.
+        before, of the rounds that were to be looked up, `now` is the time by the `ReadingClock`, and `records_wait`
+        says that many steps are still to be recorded.
         """
+        if records_wait and len(self.held) <= MOST_HELD:
+            self._since = dict.fromkeys(self._since, now)
         waiting = [*(step for held in self.held.values() for step in held), *steps]
         by_retry = groupby(sorted(waiting, key=lambda one: (one.retry_id, one.order)), lambda one: one.retry_id)
         ready: dict[str, list[StepRow]] = {}

@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 
 import structlog
 from pika.exceptions import ChannelClosedByBroker
+from pika.frame import Method
+from pika.spec import Queue
 
 from tarry.amqp.declare import NOT_FOUND
 from tarry.amqp.publisher import Publisher, PublishOutcome
@@ -25,7 +27,7 @@ from tarry.core.names import Names
 from tarry.errors import BrokerError, BrokerUnreachableError
 from tarry.events.cloudevent import Event, source_of
 from tarry.events.lag import EventsStatus, read_events_status
-from tarry.events.order import Round, StepOrder
+from tarry.events.order import ReadingClock, Round, StepOrder
 from tarry.events.rows import ActionLogRow, StepRow, event_of_action, event_of_step
 from tarry.store.database import AdvisoryLock, PostgresPool, PostgresSession, Row, SessionSettings
 from tarry.tasks import now_and_then, sleep_unless
@@ -55,6 +57,9 @@ FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 60.0
 """Seconds before events that a queue has refused are published again."""
 
+BACKLOG = 1_000
+"""Messages in a queue of the router from which a step is not given up: its record may be among them."""
+
 LAG_EVERY = 5.0
 """Seconds between two measurements of the lag."""
 
@@ -80,6 +85,7 @@ class Position:
     since_at: datetime
     read_until: datetime = EPOCH
     """What was recorded by then has been read, give or take a transaction. Not stored."""
+    clock: ReadingClock = field(default_factory=ReadingClock)
 
 
 @dataclass(slots=True)
@@ -209,7 +215,9 @@ class Outbox:
         position.last_id = max([position.last_id, *(one.id for one in steps)])
         position.read_until = max(position.read_until, _read_until(steps, now.at, self.batch))
         known = await _known(session, order.rounds_to_look_up(steps), position)
-        events = self._events(order.release(steps, known, position.read_until.timestamp()), actions)
+        seconds = position.clock.advance(position.read_until.timestamp(), time.monotonic())
+        late = bool(order.held) and await self._records_wait(publisher)
+        events = self._events(order.release(steps, known, seconds, records_wait=late), actions)
         await self._publish(publisher, events)
         if events or steps or actions:
             await self._save(session, position, order, len(events))
@@ -270,6 +278,13 @@ class Outbox:
                 raise
             raise BrokerError(f"Events cannot be published: there is no {stream}. Run: tarry topology apply") from error
 
+    async def _records_wait(self, publisher: Publisher) -> bool:
+        """Whether many requests are to be handled, or many returns and spooled records to be written: the step that
+        another one waits for may be among them.
+        """
+        depths = [await _depth(publisher, queue) for queue in (self.names.audit, self.names.scheduled)]
+        return max(depths) > BACKLOG
+
     async def _measure(self) -> None:
         self._status = await read_events_status(self.store)
         self.on_status(self._status)
@@ -286,6 +301,21 @@ class _Bound:
 async def _bound(session: PostgresSession) -> _Bound:
     row = await _one(session, "event_bound")
     return _Bound(int(row[0]), int(row[1]), row[2])
+
+
+async def _depth(publisher: Publisher, queue: str) -> int:
+    link, found = publisher.link, 0
+
+    def declare(done: Callable[[object], None]) -> None:
+        def declared(answer: Method[Queue.DeclareOk]) -> None:
+            nonlocal found
+            found = answer.method.message_count
+            done(answer)
+
+        link.channel.queue_declare(queue, passive=True, callback=declared)
+
+    await link.answer(declare)
+    return found
 
 
 async def _known(session: PostgresSession, rounds: AbstractSet[Round], position: Position) -> dict[Round, set[str]]:

@@ -19,6 +19,7 @@ from tarry.events.stream import EventFilter, StreamedEvent, read_events
 from tarry.events.webhooks import TEST_WORD, WebhookError, endpoint_of, secret_of, signed
 from tarry.operations.action_log import recorded
 from tarry.operations.context import OperatorContext
+from tarry.operations.destinations import bound_on_broker
 from tarry.topology.webhooks import STATES, Webhook
 
 MOST_UNCONFIRMED = 1_000
@@ -158,6 +159,7 @@ async def replay(
     webhook = find(context, name)
     detail = {"since": since.isoformat(), "everything": everything}
     async with recorded(context.store, kind="webhook_replay", target=name, actor=actor, detail=detail) as action:
+        await _require_queue(context, webhook)
         if not everything:
             await _refuse_many(context, webhook, since)
         published = 0
@@ -204,6 +206,16 @@ async def _depth(context: OperatorContext, queue: str) -> int | None:
 
 async def _events(context: OperatorContext, since: datetime) -> AsyncGenerator[StreamedEvent, None]:
     return await read_events(context.address, context.names, EventFilter(since=since))
+
+
+async def _require_queue(context: OperatorContext, webhook: Webhook) -> None:
+    """The broker confirms an event that no queue takes: it would be unroutable, and go to review."""
+    queue = context.names.webhook_queue(webhook.name)
+    bound = await bound_on_broker(context)
+    if await _depth(context, queue) is None or (bound is not None and queue not in bound):
+        raise NotFoundError(
+            f"{queue} is not there, or not bound: run `tarry topology apply`, then replay again. Nothing was replayed."
+        )
 
 
 async def _refuse_many(context: OperatorContext, webhook: Webhook, since: datetime) -> None:

@@ -47,6 +47,8 @@ def validation_messages(problem: ErrorDetails) -> list[str]:
             return [
                 f"`{short(problem['input'])}`: write {_form(location, is_list=kind in ('tuple_type', 'list_type'))}"
             ]
+        case "too_short" if not problem["input"]:
+            return ["is empty: give at least one"]
         case "less_than_equal" | "greater_than_equal" as kind if _is_duration(location):
             word, limit = ("most", "le") if kind == "less_than_equal" else ("least", "ge")
             given = humanise(problem["input"]) if isinstance(problem["input"], int) else short(problem["input"])

@@ -54,11 +54,16 @@ STATES: Mapping[str, str] = {word: str(state) for word, state in _STATES.items()
 
 def _known(glob: str) -> str:
     """Checks that it matches at least one type."""
-    if any(fnmatchcase(word, glob) for word in STATES):
-        return glob
-    close = get_close_matches(glob, STATES, n=1, cutoff=0.6)
+    return glob if any(fnmatchcase(word, glob) for word in STATES) else event_word(glob)
+
+
+def event_word(word: str) -> str:
+    """Checks that it is a short type, or a state: every state has a type of the same name."""
+    if word in STATES:
+        return word
+    close = get_close_matches(word, STATES, n=1, cutoff=0.6)
     hint = f"did you mean `{close[0]}`?" if close else f"known types: {', '.join(STATES)}"
-    raise ValueError(f"`{glob}` is no type of event; {hint}")
+    raise ValueError(f"`{word}` is no type of event; {hint}")
 
 
 EventGlob = Annotated[Glob, AfterValidator(_known)]

@@ -12,12 +12,15 @@ import time
 from dataclasses import dataclass
 from http import HTTPStatus
 from math import ceil
+from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request, Response
 
+from tarry.core.breaker import BreakerState
 from tarry.core.signature import BadSignatureError, Secret
 from tarry.errors import Code, ConflictError, NotFoundError
+from tarry.operations.breaker import BreakerRow, read_breakers
 from tarry.operations.context import OperatorContext
 from tarry.operations.destinations import is_glob
 from tarry.operations.idempotency import IdempotencyKeys, ReusedKeyError, StoredReply
@@ -95,11 +98,37 @@ class ResumeHook:
         return reply
 
     async def _resume(self, queue: str) -> StoredReply:
-        """With a canary. A queue that is not paused is no error: the program need not know whether it is."""
-        try:
-            done = await LocalOperations(self.context, ACTOR).resume(queue, canary=True)
-        except NotFoundError as error:
-            answer = {"queue": queue, "resumed": False, "detail": str(error)}
-        else:
-            answer = {"queue": queue, "resumed": True, "canary": True, "action_id": done.action_id}
+        """Ends a pause, and makes a breaker that has opened by itself probe at once. A queue that nothing holds is no
+        error: the program need not know whether it is held.
+        """
+        operations = LocalOperations(self.context, ACTOR)
+        breaker = (await read_breakers(self.context)).get(queue)
+        holding = breaker if breaker is not None and breaker.state is not BreakerState.CLOSED else None
+        answer = await _end_pause(operations, queue, is_held=holding is not None)
+        if holding is not None:
+            answer |= await _probe(operations, holding)
         return StoredReply(HTTPStatus.OK, JSON, json.dumps(answer).encode())
+
+
+async def _end_pause(operations: LocalOperations, queue: str, *, is_held: bool) -> dict[str, Any]:
+    """With a canary. `is_held` says that its breaker holds the queue, whether it is paused as well or not."""
+    try:
+        done = await operations.resume(queue, canary=True)
+    except NotFoundError as error:
+        return {"queue": queue, "resumed": False, "detail": str(error)}
+    except ConflictError:
+        if not is_held:
+            raise
+        return {"queue": queue}
+    return {"queue": queue, "resumed": True, "canary": True, "action_id": done.action_id}
+
+
+async def _probe(operations: LocalOperations, breaker: BreakerRow) -> dict[str, Any]:
+    """The probe is the canary of a breaker. One that a person keeps open stays open."""
+    if breaker.forced_by is not None:
+        return {"resumed": False, "detail": f"{breaker.forced_by} keeps its breaker open"}
+    if breaker.state is not BreakerState.OPEN:
+        state = breaker.state.replace("_", "-")
+        return {"resumed": False, "detail": f"its breaker is {state}: it closes by itself"}
+    await operations.free_breaker(breaker.destination, reason="it says that it has recovered")
+    return {"resumed": True, "canary": True}

@@ -59,6 +59,28 @@ def test_a_step_that_is_committed_late_is_not_skipped(
     assert [one["subject"] for one in reader.events] == [IDS[0], IDS[1]]
 
 
+@pytest.mark.one_series
+def test_a_step_that_an_outage_has_delayed_is_before_those_that_follow_it(
+    installation: Installation, start: Callable[..., Router], reader: StreamReader
+) -> None:
+    """Its retry has returned before the outage. More than a batch was recorded before it."""
+    begin(installation, start).stop()
+    before, others = "now() - interval '50 s'", "gen_random_uuid() from generate_series(1, 499)"
+    first, columns = f"'{IDS[0]}'::uuid", "transition (round, state, actor, detail, at, retry_id)"
+    for state, at, what in (
+        ("returned", before, first),
+        ("scheduled", before, others),
+        ("scheduled", "now()", others),
+        ("scheduled", "now()", others),
+        ("scheduled", "now()", first),
+    ):
+        step = f"""1, '{state}', 'test', '{{"due_ms": 1}}', {at}, {what}"""
+        installation.rows(f"insert into {columns} select {step} returning id")
+    start()
+    wait_for(lambda: len(reader.events) == 3 * 499 + 2, deadline=120, what="all events")
+    assert [one["state"] for one in reader.events if one["subject"] == IDS[0]] == ["scheduled", "returned"]
+
+
 def holder_is(installation: Installation, pid: int) -> None:
     found = installation.rows("select transactionid::text, pid from pg_locks where locktype = 'transactionid'")
     assert pid in [row[1] for row in found]

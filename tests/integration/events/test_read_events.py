@@ -129,6 +129,14 @@ def test_a_limited_token_sees_the_events_of_its_queues(api: ApiInstallation) -> 
     assert found == {"one", "three"}
 
 
+def test_a_state_that_does_not_exist_is_refused_with_the_nearest(api: ApiInstallation) -> None:
+    done = run_cli(["events", "--state", "exausted"], api.installation.environment)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--state: `exausted` is no type of event; did you mean `exhausted`?" in done.stderr
+    answer = api.call("GET", "/events", params={"state": "exausted", "follow": "false"})
+    assert (answer.status_code, "did you mean `exhausted`?" in answer.text) == (422, True)
+
+
 def test_wrong_parameters_and_tokens_are_problems(api: ApiInstallation) -> None:
     assert api.call("GET", "/events", params={"since": "soon"}).status_code == 422
     assert api.call("GET", "/events", params={"stat": "x"}).status_code == 422

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -38,6 +39,13 @@ match = { queue = "tarry-webhooks.*" }
 schedule = ["300ms"]
 max_retries = 200
 max_age = "10m"
+
+[[policy]]
+name = "guarded"
+match = { queue = "guarded.*" }
+schedule = ["300ms"]
+max_retries = 3
+breaker = { of = 10, wait = "1h", longest_wait = "1h" }
 """
 
 
@@ -378,6 +386,21 @@ def test_events_are_replayed_with_their_ids(world: World) -> None:
     assert (actions[0]["target"], actions[0]["outcome"]["events"]) == ("good", answer["events"])
 
 
+def test_a_replay_into_a_queue_that_is_not_applied_publishes_nothing(world: World, tmp_path: Path) -> None:
+    (tmp_path / "tarry.toml").write_text(topology(world.receiver.port) + hook("new", "http://127.0.0.1:9/new"), "utf-8")
+    settings = world.installation.environment | {"TARRY_TOPOLOGY": str(tmp_path)}
+    world.delivered("/good", world.publish("hooked.good"))
+    reviews = "select count(*) from retry where state = 'in_review'"
+    before = world.installation.number(reviews)
+    done = run_cli(["webhooks", "replay", "new", "--since", "1h", "--yes"], settings)
+
+    assert (done.exit_code, done.stdout) == (4, "")
+    assert "tarry-webhooks.retry.new is not there, or not bound: run `tarry topology apply`" in done.stderr
+    assert "Nothing was replayed" in done.stderr
+    world.delivered("/good", world.publish("hooked.good"))
+    assert world.installation.number(reviews) == before
+
+
 def test_commands_list_test_and_replay(world: World) -> None:
     settings = world.installation.environment | {"HOOK_SECRET": SECRET}
     listed = run_cli(["webhooks", "list", "--json"], settings)
@@ -433,6 +456,48 @@ def test_a_signed_hook_resumes_a_queue_with_a_canary(world: World) -> None:
     assert [(one["actor"], one["detail"]["canary"]) for one in actions] == [("hook", True)]
     nothing = world.api.client.post(**signed("/hooks/resume/slow.recovered.too"))
     assert (nothing.status_code, nothing.json()["resumed"]) == (200, False)
+
+
+def guarded(world: World, name: str) -> str:
+    """A queue with a breaker, to which tarry has delivered."""
+    queue = world.installation.declare(f"guarded.{name}")
+    world.installation.request(queue, "first")
+    world.installation.wait_message(queue)
+    return queue
+
+
+@pytest.mark.one_series
+def test_a_hook_makes_an_open_breaker_probe_at_once(world: World) -> None:
+    queue = guarded(world, "recovered")
+    count = "insert into breaker_count (destination, returned, failed) values (%s, 20, 20) returning at"
+    world.installation.rows(count, queue)
+
+    def state() -> str:
+        return str(next(one["state"] for one in world.api.get("/breakers") if one["queue"] == queue))
+
+    wait_for(lambda: state() == "open", deadline=60, what="the breaker to open")
+    world.installation.request(queue, "held")
+    answer = world.api.client.post(**signed(f"/hooks/resume/{queue}"))
+
+    assert (answer.status_code, answer.json()["resumed"]) == (200, True), answer.text
+    wait_for(lambda: state() == "half_open", deadline=60, what="the probe")
+    world.installation.wait_message(queue)
+    again = world.api.client.post(**signed(f"/hooks/resume/{queue}"))
+    assert (again.status_code, again.json()["resumed"]) == (200, False), again.text
+    assert "half-open" in again.json()["detail"]
+
+
+@pytest.mark.one_series
+def test_a_hook_does_not_override_a_breaker_that_a_person_keeps_open(world: World) -> None:
+    queue = guarded(world, "kept")
+    world.api.call("POST", f"/queues/{queue}/breaker/open", json={"reason": "deploy"}).raise_for_status()
+    world.api.call("POST", f"/queues/{queue}/pause", json={}).raise_for_status()
+    world.installation.request(queue, "held")
+    answer = world.api.client.post(**signed(f"/hooks/resume/{queue}"))
+
+    assert (answer.status_code, answer.json()["resumed"]) == (200, False), answer.text
+    (breaker,) = [one for one in world.api.get("/breakers") if one["queue"] == queue]
+    assert (breaker["state"], breaker["probe_at"]) == ("open", None)
 
 
 def test_a_hook_that_is_not_signed_well_is_refused(world: World) -> None:

@@ -315,6 +315,18 @@ def test_breaker_that_an_operator_opens_stays_open_or_probes_after_a_time(operat
 
 
 @pytest.mark.one_series
+def test_breaker_that_has_opened_by_itself_probes_at_once_if_freed(operator: Serving) -> None:
+    queue = _known(operator, "patient.freed")
+    _count(operator, queue, 10, 10)
+    opened = _wait(operator, queue, BreakerState.OPEN)
+    assert opened.forced_by is None
+    operator.installation.request(queue, "held")
+    operator.do(lambda context: free_breaker(context, queue, actor="ann"))
+    assert _wait(operator, queue, BreakerState.HALF_OPEN).wait_s == 3600
+    operator.installation.wait_message(queue)
+
+
+@pytest.mark.one_series
 def test_breaker_of_a_throttled_queue_goes_back_to_the_throttle(operator: Serving) -> None:
     queue = _known(operator, "guarded.slow")
     operator.do(lambda context: throttle(context, queue, rate=4, actor="ann"))

@@ -120,6 +120,13 @@ def test_a_name_with_one_private_address_is_refused(monkeypatch: pytest.MonkeyPa
     )
 
 
+@pytest.mark.parametrize("address", ["169.254.169.254", "127.0.0.1", "10.0.0.7", "fd12::1", "::ffff:169.254.169.254"])
+def test_a_name_that_resolves_to_a_refused_address_is_refused(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    resolving(monkeypatch, [address])
+
+    assert f"hook.example resolves to {address}, which is " in refused("http://hook.example/", allow_private=False)
+
+
 def test_a_name_is_resolved_once_and_the_checked_address_is_used(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-from tarry.events.order import LONGEST_HOLD, StepOrder
+from tarry.events.order import LONGEST_HOLD, MOST_HELD, ReadingClock, StepOrder
 from tests.unit.events.test_rows import SCHEDULED, step
 
 
-def taken(order: StepOrder, *steps: object, known: object = None, now: float = 0.0) -> list[tuple[str, int, str]]:
-    found = order.release(steps, known or {}, now)  # type: ignore[arg-type]
+def taken(
+    order: StepOrder, *steps: object, known: object = None, now: float = 0.0, records_wait: bool = False
+) -> list[tuple[str, int, str]]:
+    found = order.release(steps, known or {}, now, records_wait=records_wait)  # type: ignore[arg-type]
     return [(one.retry_id, one.round, one.state) for one in found]
 
 
@@ -54,6 +56,24 @@ def test_a_step_is_released_if_the_one_before_it_never_comes() -> None:
     assert taken(order, now=LONGEST_HOLD) == [("r1", 1, "returned")]
 
 
+def test_a_step_waits_on_while_the_record_of_the_one_before_it_may_still_be_written() -> None:
+    order = StepOrder()
+    assert taken(order, step("returned")) == []
+    assert taken(order, now=LONGEST_HOLD, records_wait=True) == []
+    assert taken(order, now=2 * LONGEST_HOLD - 1) == []
+    assert taken(order, step("scheduled", 3, detail=SCHEDULED), now=2 * LONGEST_HOLD - 1) == [
+        ("r1", 1, "scheduled"),
+        ("r1", 1, "returned"),
+    ]
+
+
+def test_steps_stop_waiting_for_records_if_there_are_too_many() -> None:
+    order = StepOrder()
+    some = [step("returned", number, retry=f"r{number}") for number in range(MOST_HELD + 1)]
+    assert taken(order, *some) == []
+    assert len(taken(order, now=LONGEST_HOLD, records_wait=True)) == len(some)
+
+
 def test_a_later_round_waits_for_the_end_of_the_one_before() -> None:
     order = StepOrder()
     assert taken(order, step("in_review", 5, 2)) == []
@@ -65,3 +85,11 @@ def test_a_later_round_waits_for_the_end_of_the_one_before() -> None:
 
 def test_a_duplicate_waits_for_nothing() -> None:
     assert taken(StepOrder(), step("duplicate", 1, 7)) == [("r1", 7, "duplicate")]
+
+
+def test_reading_clock_is_no_faster_than_what_is_read_and_than_time() -> None:
+    clock = ReadingClock()
+    assert clock.advance(1_000.0, 10.0) == 0.0
+    assert clock.advance(1_002.0, 15.0) == 2.0  # the reader is behind
+    assert clock.advance(1_902.0, 16.0) == 3.0  # the next step is from after an outage
+    assert clock.advance(1_901.0, 17.0) == 3.0

@@ -66,6 +66,14 @@ def test_a_missing_key_is_named_with_what_it_is_for(tmp_path: Path) -> None:
     ]
 
 
+def test_an_empty_list_is_named_as_such(tmp_path: Path) -> None:
+    policy = '[[policy]]\nname = "mail"\nschedule = []\nmax_retries = 1\n'
+
+    assert problems(tmp_path, policy=policy) == [
+        "policies/10-mail.toml:3: policy mail, schedule: is empty: give at least one"
+    ]
+
+
 def test_a_policy_needs_one_way_to_say_its_delays(tmp_path: Path) -> None:
     assert problems(tmp_path, policy='[[policy]]\nname = "mail"\nmax_retries = 1\n') == [
         (

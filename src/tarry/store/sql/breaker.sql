@@ -39,11 +39,12 @@ values (%(destination)s, %(state)s, %(wait)s, %(probe_at)s, clock_timestamp(), %
        forced_until  = excluded.forced_until;
 
 -- name: free_breaker
--- Nobody keeps it open or closed any more. One that is open becomes half-open; one that is closed counts from now.
+-- Nobody keeps it open or closed any more. One that is open, also by itself, becomes half-open; one that was kept closed
+-- counts from now.
 update breaker
    set forced_by = null, forced_reason = null, forced_until = null, since = clock_timestamp(),
        probe_at = case state when 'open' then clock_timestamp() end
- where destination = %(destination)s and forced_by is not null;
+ where destination = %(destination)s and (forced_by is not null or state = 'open');
 
 -- name: drop_breaker
 -- A closed breaker of a destination whose policies have none any more.

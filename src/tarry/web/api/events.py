@@ -9,13 +9,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
+from pydantic import AfterValidator, WithJsonSchema
 from starlette.types import Receive, Scope, Send
 
 from tarry.errors import TarryError
 from tarry.events.stream import EventFilter, StreamedEvent
+from tarry.topology.webhooks import STATES, event_word
 from tarry.web.api.auth import Looker
 from tarry.web.api.dependencies import Operations
-from tarry.web.api.parameters import QueueName, Since, Text, begin_of
+from tarry.web.api.parameters import QueueName, Since, begin_of
 
 router = APIRouter(prefix="/events", tags=["events"])
 
@@ -25,6 +27,10 @@ SILENCE = 15.0
 """Seconds without an event after which a comment is sent, so that nothing on the way closes the connection."""
 
 LARGEST_OFFSET = 2**62
+
+
+Word = Annotated[str, AfterValidator(event_word), WithJsonSchema({"type": "string", "enum": list(STATES)})]
+"""A state of an event, or its short type."""
 
 
 @router.get(
@@ -42,7 +48,7 @@ async def read_events(
     follow: Annotated[bool, Query(description="Wait for new events; with false, the answer ends.")] = True,
     since: Annotated[Since | None, Query(description="Only newer events: `1h`, or since `2030-01-31T12:00Z`.")] = None,
     queue: Annotated[QueueName | None, Query(description="A queue, or a glob.")] = None,
-    state: Annotated[list[Text] | None, Query(description="States or short types.", max_length=50)] = None,
+    state: Annotated[list[Word] | None, Query(description="States or short types.", max_length=50)] = None,
     last_event_id: Annotated[
         int | None, Header(ge=0, le=LARGEST_OFFSET, description="Goes on after the event with this id.")
     ] = None,
