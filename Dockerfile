@@ -12,7 +12,7 @@ RUN sed -n '/^uv==/,/[^\\]$/p' requirements.lock > uv.lock \
     && pip install --require-hashes --requirement uv.lock \
     && uv venv /opt/tarry \
     && uv pip install --python /opt/tarry --require-hashes --constraint requirements.lock --requirement pyproject.toml \
-       --extra server \
+       --extra server --extra otel \
     && uv pip install --system --require-hashes --constraint requirements.lock \
        "$(sed -n 's/^\(hatchling==[^ ]*\).*/\1/p' requirements.lock)"
 

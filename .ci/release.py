@@ -29,7 +29,8 @@ ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 BIN = Path(sys.executable).parent
 
-"""Where the wheel has its copy of topology/."""
+IMAGE = ("--extra", "server", "--extra", "otel")
+"""What the image has, as in the Dockerfile."""
 
 IN_EVERY_WHEEL = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
 
@@ -39,6 +40,7 @@ TRIES: Mapping[str, Sequence[Sequence[str]]] = {
     "pika": [["python", "-c", CLIENT_ONLY + "; import tarry.client.pika"]],
     "aio-pika": [["python", "-c", CLIENT_ONLY + "; import tarry.client.aio_pika"]],
     "server": [["tarry", "--version"], ["tarry", "topology", "init"], ["tarry", "topology", "show"]],
+    "otel": [["python", "-c", "import tarry, opentelemetry.exporter.otlp.proto.http.trace_exporter"]],
     "embedded": [["tarry", "demo"]],
 }
 """What is tried in an empty folder after `pip install 'tarry[extra]'`."""
@@ -197,7 +199,7 @@ def bill_of_materials(wheel: Path, path: Path) -> None:
         python = Path(scratch, "venv", "bin", "python")
         locked = ("--require-hashes", "--constraint", "requirements.lock", "--requirement", "pyproject.toml")
         run(BIN / "uv", "venv", "--quiet", "--python", sys.executable, python.parents[1])
-        run(BIN / "uv", "pip", "install", "--quiet", "--python", python, *locked, "--extra", "server")
+        run(BIN / "uv", "pip", "install", "--quiet", "--python", python, *locked, *IMAGE)
         run(BIN / "uv", "pip", "install", "--quiet", "--python", python, "--no-deps", wheel)
         tool = (BIN / "cyclonedx-py", "environment", "--output-reproducible", "--output-format", "JSON")
         listed = json.loads(run(*tool, python))

@@ -52,6 +52,25 @@ select id, 1, step, first_failed_at + number * interval '10 minutes', 'router', 
                                       else array['claimed', 'scheduled'] end) with ordinality as steps (step, number)
 """
 
+ACTOR = "ops/seldom"
+"""Has done 1 of 100,000 actions."""
+
+_ACTIONS = """
+insert into action (id, at, actor, kind, target, detail, outcome, finished_at, origin)
+select gen_random_uuid(), at, case when g %% 100000 = 7 then %(actor)s else 'ops/person-' || g %% 50 end,
+       (array['cancel', 'retry_now', 'pause', 'resume'])[1 + g %% 4],
+       case when g %% 4 < 2 then id::text else queue end, jsonb_build_object('reason', 'INC-' || g %% 700),
+       case when g %% 4 < 2 then jsonb_build_object('retry_id', id) else '{}' end, at, 'command'
+  from (select id, queue, g, %(now)s::timestamptz - g * interval '2 seconds' as at
+          from (select id, queue, row_number() over () as g from retry) as numbered) as acted
+"""
+
+_STARTS = """
+insert into attempt_start (retry_id, round, started_at, seen_at, consumer)
+select id, returned_round, returned_at, returned_at, 'worker-7'
+  from retry where state = 'returned' and returned_at is not null and body is not null limit 10000
+"""
+
 
 def fill(dsn: str, count: int) -> None:
     """Also vacuums, so that indexes can be read alone, as autovacuum would see to."""
@@ -60,4 +79,14 @@ def fill(dsn: str, count: int) -> None:
         cursor.execute(_RETRIES, {"rare": RARE, "count": count, "now": datetime.now(UTC)})
         cursor.execute(_STEPS)
         cursor.execute("vacuum analyze retry")
-        cursor.execute("vacuum analyze transition")
+        cursor.execute(_ACTIONS, {"actor": ACTOR, "now": datetime.now(UTC)})
+        cursor.execute(_STARTS)
+        for table in ("transition", "action", "attempt_start"):
+            cursor.execute(f"vacuum analyze {table}".encode())
+
+
+def a_retry(dsn: str, state: str) -> str:
+    """The id of a retry in this state."""
+    with psycopg.connect(dsn) as connection:
+        ((found,),) = connection.execute("select id::text from retry where state = %s limit 1", [state]).fetchall()
+    return str(found)

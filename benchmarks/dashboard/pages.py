@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import statistics
 import time
+from collections.abc import Mapping
 
 import httpx
 
-from benchmarks.dashboard.million import COMMON, RARE
+from benchmarks.dashboard.million import ACTOR, COMMON, RARE, a_retry
+
+ERROR = hashlib.md5(b"77", usedforsecurity=False).hexdigest()
+"""The fingerprint of one of 500 errors."""
 
 NAMED = {
     "overview": "/",
@@ -47,16 +53,53 @@ NAMED = {
     "topology": "/topology",
     "audit": "/audit",
     "action log": "/actions",
+    "action log, rare actor": f"/actions?actor={ACTOR}",
+    "action log, no such actor": "/actions?actor=nobody",
+    "action log, kind": "/actions?kind=pause",
+    "action log, no such kind": "/actions?kind=none",
+    "action log, target": f"/actions?target={COMMON}",
+    "action log, rare target": f"/actions?target={RARE}",
+    "action log, no such target": "/actions?target=none",
+    "destination, success by attempt": f"/destinations/one?name={COMMON}&attempts=1",
+    "retries, fingerprint": f"/retries?fingerprint={ERROR}",
+    "retries, due from": "/retries?due_after=2020-01-01T00:00",
+    "selection, fingerprint": f"/review/selection?fingerprint={ERROR}",
+    "selection, all": "/review/selection?queue=*",
+    "stuck": "/stuck",
+    "runbook": "/runbook",
 }
 
+OF_ALL_QUEUES = frozenset({"policies", "topology", "audit"})
+"""Pages that a token which is limited to queues does not have."""
 
-def measured(url: str, rounds: int) -> dict[str, dict[str, float | int]]:
+KEY = re.compile(r'name="form_key" value="([0-9a-f]{64})"')
+
+
+def of_retries(dsn: str) -> dict[str, str]:
+    """The page of one retry in each state."""
+    return {f"retry, {state}": f"/retries/{a_retry(dsn, state)}" for state in ("scheduled", "in_review", "succeeded")}
+
+
+def limited_to_queues() -> dict[str, str]:
+    return {name: path for name, path in NAMED.items() if name not in OF_ALL_QUEUES}
+
+
+def log_in(client: httpx.Client, token: str) -> None:
+    (key,) = KEY.findall(client.get("/login").text)
+    client.post("/login", data={"form_key": key, "token": token})
+
+
+def measured(
+    url: str, rounds: int, pages: Mapping[str, str], token: str | None = None
+) -> dict[str, dict[str, float | int]]:
     """Milliseconds of each page, the pages taking turns. The first request of each page is counted apart."""
-    taken: dict[str, list[float]] = {name: [] for name in NAMED}
+    taken: dict[str, list[float]] = {name: [] for name in pages}
     status: dict[str, int] = {}
     with httpx.Client(base_url=url, timeout=120) as client:
+        if token is not None:
+            log_in(client, token)
         for _ in range(rounds + 1):
-            for name, path in NAMED.items():
+            for name, path in pages.items():
                 began = time.perf_counter()
                 status[name] = client.get(path).status_code
                 taken[name].append(1000 * (time.perf_counter() - began))

@@ -3,7 +3,7 @@
 Every message carries a `traceparent`. "off" and "off again" are the same and show the noise of the run; "unsampled" has
 traces on and no sampled message; "1 % sampled" has one in a hundred. All requests wait in a full queue at the start.
 
-python -m benchmarks.traces [--quick] [--broker SERIES] [--json FILE]
+python -m benchmarks.traces [--quick] [--rounds N] [--broker SERIES] [--json FILE]
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ class Run:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.traces", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two rounds, fewer messages: proves nothing")
+    parser.add_argument("--rounds", metavar="N", type=int, default=8, help="default: 8, which take six minutes")
     parser.add_argument("--broker", metavar="SERIES", help="3.10 or 4.3; default: any that is available")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the result there as well")
     arguments = parser.parse_args()
-    rounds, count = (2, 6_000) if arguments.quick else (8, 20_000)
+    rounds, count = (2, 6_000) if arguments.quick else (arguments.rounds, 20_000)
     runs: dict[str, list[Run]] = {mode: [] for mode in MODES}
     with stage(arguments.broker) as on, receiving() as collector:
         for round_ in range(rounds):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -21,6 +23,7 @@ from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.one_series
 QUEUE = "quick.invoices"
+OPERATIONS = {"decide", "publish", "wait", "process"}
 STATE = "vendor=1"
 WAITS = """
 select round, (extract(epoch from at) * 1000)::bigint, (detail->>'drift_ms')::int
@@ -100,9 +103,25 @@ def test_one_trace_shows_three_attempts_and_the_waits_between(
     assert [(waits[-1].start_ns // 1_000_000, waits[-1].end_ns // 1_000_000)] == installation.rows(LAST, retry)
     assert [span.end_ns for span in decides] == [span.start_ns for span in waits]
 
+    described = documented()
+    for span in found:
+        operation = span.name.partition(" ")[0]
+        assert {name for name in span.attributes if operation not in described.get(name, ())} == set(), span.name
+
     assert {line["trace_id"] for line in router.logged("scheduled")} == {TRACE}
     traced = [(one["traceparent"], one["tracestate"]) for one in headers]
     assert sorted(traced) == sorted([(SAMPLED, STATE), (UNSAMPLED, STATE)] * 3)
+
+
+def documented() -> dict[str, set[str]]:
+    """The attributes in docs/traces.md, each with the spans that have it."""
+    page = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
+    rows = (line.split("|") for line in page.partition("## Attributes")[2].splitlines() if line.startswith("| `"))
+    return {
+        name: OPERATIONS if " all" in where else {one for one in OPERATIONS if one in where}
+        for _, names, where, *_ in rows
+        for name in re.findall(r"`([^`]+)`", names)
+    }
 
 
 def publish(installation: Installation, message_id: str, parent: str) -> None:

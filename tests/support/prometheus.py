@@ -56,6 +56,15 @@ class Prometheus:
         """The names of alerts in this state: `pending` or `firing`."""
         return {one["labels"]["alertname"] for one in self._get("alerts")["alerts"] if one["state"] == state}
 
+    def series(self, selector: str) -> list[dict[str, str]]:
+        """The names and labels of all series that match."""
+        found: list[dict[str, str]] = self._get("series?" + urllib.parse.urlencode({"match[]": selector}))
+        return found
+
+    def metadata(self) -> set[str]:
+        """The names of all metrics that were described, also of those without a value."""
+        return set(self._get("metadata"))
+
     def up(self) -> bool:
         try:
             return any(float(one["value"][1]) for one in self.query("up"))

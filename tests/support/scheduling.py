@@ -13,6 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.support.wanted import SERIES
 
 SHARING = (
+    "tests/acceptance/test_alerts_of_a_running_service.py",
     "tests/acceptance/test_attach_reject_only_worker.py",
     "tests/acceptance/test_due_check.py",
     "tests/acceptance/test_examples.py",

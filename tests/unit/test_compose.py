@@ -18,9 +18,15 @@ import jsonschema
 import pytest
 import yaml
 
+from tarry.service.grafana import DASHBOARDS
+from tests.support.prometheus import promtool
+
 ROOT = Path(__file__).parents[2]
 PASSWORDS = {"RABBITMQ_PASSWORD": "for-rabbitmq", "POSTGRES_PASSWORD": "for-postgres"}
 ONE_SHOT = {"apply"}
+OBSERVABILITY = {"prometheus", "grafana", "collector"}
+WITHOUT_A_SHELL = {"collector"}
+"""An image in which no health check could run."""
 VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::(?P<kind>[-?])(?P<rest>[^}]*))?\}")
 
 
@@ -93,17 +99,24 @@ def test_a_missing_password_is_an_error_that_says_where_to_set_it(name: str) -> 
 
 
 def test_the_parts_of_an_installation_are_all_there(services: dict[str, Any]) -> None:
-    assert set(services) == {"rabbitmq", "postgres", "apply", "tarry"}
+    assert set(services) == {"rabbitmq", "postgres", "apply", "tarry"} | OBSERVABILITY
+
+
+def test_the_profile_observability_has_what_shows_metrics_and_traces(services: dict[str, Any]) -> None:
+    assert {name for name, service in services.items() if "profiles" in service} == OBSERVABILITY
+    assert {str(services[name]["profiles"]) for name in OBSERVABILITY} == {"['observability']"}
 
 
 def test_every_service_has_a_health_check_or_ends_by_itself(services: dict[str, Any]) -> None:
-    assert {name for name, service in services.items() if "healthcheck" not in service} == ONE_SHOT
+    assert {name for name, service in services.items() if "healthcheck" not in service} == ONE_SHOT | WITHOUT_A_SHELL
     assert services["apply"]["restart"] == "no"
 
 
 def test_images_are_pinned_to_a_series(services: dict[str, Any]) -> None:
     assert services["rabbitmq"]["image"] == "rabbitmq:4.3-management"
     assert services["postgres"]["image"] == "postgres:18"
+    for name in OBSERVABILITY:
+        assert re.search(r":v?\d+\.\d+\.\d+$", services[name]["image"]), services[name]["image"]
 
 
 def test_ports_are_open_to_this_machine_only(services: dict[str, Any]) -> None:
@@ -146,11 +159,65 @@ def test_our_own_containers_may_do_little(services: dict[str, Any]) -> None:
         assert services[name]["security_opt"] == ["no-new-privileges:true"]
 
 
+def mounted(service: dict[str, Any]) -> dict[str, Path]:
+    """What of the checkout is in the container, by the path there."""
+    parts = (text.split(":") for text in service["volumes"] if text.startswith("./"))
+    return {inside: ROOT / outside for outside, inside, _ in parts}
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def port_of(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
+def test_prometheus_scrapes_the_service_with_the_rules(services: dict[str, Any]) -> None:
+    folder = mounted(services["prometheus"])["/etc/prometheus"]
+    assert "SUCCESS" in promtool("check", "config", folder / "prometheus.yml")
+    config = read(folder / "prometheus.yml")
+    assert config["rule_files"] == ["tarry.rules.yml"]
+    targets = [
+        port_of(one) for job in config["scrape_configs"] for part in job["static_configs"] for one in part["targets"]
+    ]
+    telemetry = read(mounted(services["collector"])["/etc/tarry/collector.yaml"])["service"]["telemetry"]
+    own = telemetry["metrics"]["readers"][0]["pull"]["exporter"]["prometheus"]
+    assert targets == [("tarry", int(services["tarry"]["environment"]["HTTP_PORT"])), ("collector", own["port"])]
+    assert int(config["global"]["scrape_interval"].removesuffix("s")) * 4 < 60, "data is there within a minute"
+
+
+def test_grafana_is_provisioned_with_prometheus_and_every_dashboard(services: dict[str, Any]) -> None:
+    found = mounted(services["grafana"])
+    ((source,), (provider,)) = (
+        read(found["/etc/grafana/provisioning"] / path)[key]
+        for path, key in (("datasources/prometheus.yaml", "datasources"), ("dashboards/tarry.yaml", "providers"))
+    )
+    assert (source["type"], port_of(source["url"])) == ("prometheus", ("prometheus", 9090))
+    assert "127.0.0.1:9090:9090" in services["prometheus"]["ports"]
+    dashboards = found[provider["options"]["path"]]
+    assert {path.stem for path in dashboards.glob("*.json")} == {one.name for one in DASHBOARDS}
+    home = services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert (dashboards / Path(home).name).is_file()
+    assert home.startswith(provider["options"]["path"] + "/")
+
+
+def test_the_collector_takes_traces_where_the_service_sends_them(services: dict[str, Any]) -> None:
+    config = read(mounted(services["collector"])["/etc/tarry/collector.yaml"])
+    (endpoint,) = re.findall(r"OTEL_EXPORTER_OTLP_ENDPOINT=(\S+)", (ROOT / ".env.example").read_text())
+    assert port_of(endpoint) == ("collector", port_of(config["receivers"]["otlp"]["protocols"]["http"]["endpoint"])[1])
+    traces = config["service"]["pipelines"]["traces"]
+    for part in ("receivers", "processors", "exporters"):
+        assert set(traces[part]) <= set(config[part])
+    assert services["tarry"]["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"] == "", "no traces unless they are asked for"
+
+
 def test_the_example_of_the_settings_names_every_password_and_gives_none() -> None:
     lines = [line for line in (ROOT / ".env.example").read_text().splitlines() if line and not line.startswith("#")]
     assert sorted(lines) == sorted(f"{name}=" for name in PASSWORDS)
     wanted = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text()))
-    assert wanted == set(PASSWORDS) | {"HTTP_API", "API_TOKENS"}
+    assert wanted == set(PASSWORDS) | {"HTTP_API", "API_TOKENS", "OTEL_EXPORTER_OTLP_ENDPOINT"}
 
 
 def test_the_api_is_off_unless_it_is_turned_on_with_tokens(services: dict[str, Any]) -> None:

@@ -50,6 +50,12 @@ def test_the_health_check_passes_while_the_service_is_alive(port: int) -> None:
     assert health_check(port) == 0
 
 
+def test_the_image_has_what_the_service_needs_for_traces() -> None:
+    """As docs/traces.md says, and as the bill of materials lists."""
+    assert "--extra server --extra otel" in (ROOT / "Dockerfile").read_text()
+    assert 'IMAGE = ("--extra", "server", "--extra", "otel")' in (ROOT / ".ci" / "release.py").read_text()
+
+
 def test_the_health_check_fails_without_an_answer() -> None:
     with HTTPServer(("127.0.0.1", 0), Answers) as closed:
         free = closed.server_port

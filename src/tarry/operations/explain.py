@@ -346,7 +346,7 @@ def _waiting(explained: Explained, ends: Sequence[Schedule], topology: Topology)
     return replace(
         explained,
         delay_ms=[one.itinerary.delay_ms for one in ends],
-        itinerary=[list(_queues(one.itinerary, names, ladder)) for one in ends],
+        itinerary=[list(queues_of(one.itinerary, names, ladder)) for one in ends],
         legs_ms=[list(one.itinerary.legs(ladder)) for one in ends if one.itinerary.leg_ms],
         due=[_moment(one.due_ms) for one in ends],
     )
@@ -464,7 +464,7 @@ def _breaker(topology: Topology, queue: str) -> str:
     return f"{found.rule.describe()} (policy {found.policy})" if found else ""
 
 
-def _queues(way: Itinerary, names: Names, ladder: Ladder) -> Iterator[str]:
+def queues_of(way: Itinerary, names: Names, ladder: Ladder) -> Iterator[str]:
     """Every queue that a message waits in."""
     if way.tier_ms is not None:
         yield names.tier(way.tier_ms)

@@ -45,8 +45,8 @@ NOBODY = "00000000-0000-0000-0000-000000000000"
 _READABLE = tuple(one.name for one in fields(Properties) if one.name != "headers")
 
 SEARCHED = 3_000
-"""Retries that one page searches by policy and error, for which there is no index. A page may have none that match, and
-a cursor."""
+"""Retries that one page searches by policy and error, for which there is no index, and actions that one page searches
+for a limited token. A page may have none that match, and a cursor."""
 
 MOST_STEPS = 1_000
 """The most steps of one timeline that are read: the latest ones."""
@@ -247,27 +247,29 @@ async def latest_actions(
     scope: QueueScope | None = None,
 ) -> Page[ActionRow]:
     """`target` is the complete target, or the beginning of an id. With a scope, only pauses and resumes of its queues,
-    and cancels and retry-nows of retries in them.
+    and cancels and retry-nows of retries in them; a page then searches a part of the log, and may have none that match.
     """
     before_at, before = read_cursor(cursor, "at") if cursor else (None, NOBODY)
     low, high, begins = uuid_range(target or "") or (None, None, None)
-    rows = await store.rows(
-        "latest_actions",
-        actor=actor,
-        kind=kind,
-        target=target,
-        low=low,
-        high=high,
-        begins=begins,
-        before_at=before_at,
-        before=before,
-        limit=limit + 1,
-        scope=None if scope is None else scope.likes(),
-    )
-    found = [ActionRow(*row) for row in rows]
-    last = found[limit - 1] if len(found) > limit else None
+    wanted: dict[str, Any] = {
+        "actor": actor,
+        "kind": kind,
+        "target": target,
+        "low": low,
+        "high": high,
+        "begins": begins,
+    }
+    wanted |= {"before_at": before_at, "before": before, "limit": limit + 1}
+    if scope is None:
+        found, end = [ActionRow(*row) for row in await store.rows("latest_actions", **wanted)], (None, "", 0)
+    else:
+        rows = await store.rows("latest_actions_in_scope", **wanted, scope=scope.likes(), part=SEARCHED)
+        found, end = [ActionRow(*row[:-3]) for row in rows if row[0] is not None], rows[0][-3:]
     shown = [one for one in found[:limit] if scope is None or _is_shown(one, scope)]
-    return Page(shown, write_cursor("at", last.at, last.id) if last else None)
+    if len(found) > limit:
+        return Page(shown, write_cursor("at", found[limit - 1].at, found[limit - 1].id))
+    last_at, last_id, size = end
+    return Page(shown, write_cursor("at", last_at, last_id) if size == SEARCHED else None)
 
 
 def _is_shown(action: ActionRow, scope: QueueScope) -> bool:

@@ -429,6 +429,7 @@ class RemoteOperations:
             **({"which": spec.chosen.conditions()} if spec.retries is None else {"retries": spec.retries.conditions()}),
             **({} if spec.watch is None else {"watch": _text(spec.watch)}),
             **({"prepared": True} if spec.prepared else {}),
+            **({} if spec.expected is None else {"expected": spec.expected}),
             reset_attempts=options.reset_attempts,
             to=options.to,
             delay_ms=options.delay_ms,

@@ -124,6 +124,8 @@ class ScopedOperations:
     async def list_retries(
         self, wanted: RetryFilter, *, order: Order | None = None, limit: int = 50, cursor: str | None = None
     ) -> Page[RetryRow]:
+        if wanted.queue is not None and not self.scope.allows(wanted.queue):
+            return Page([], None)  # the store would read all retries of that queue to find none
         return await self.local.list_retries(await self._retries(wanted), order=order, limit=limit, cursor=cursor)
 
     async def show_retry(self, called: str) -> Timeline:

@@ -142,7 +142,7 @@ def _add_api(app: FastAPI, service: Service, settings: Settings, context: Operat
     activity = Shared(partial(read_activity, context), FRESH)
     destinations = Shared(partial(destination_numbers, context), FRESH)
     groups = {by: Shared(partial(review_groups, context, by, Filter(), limit=GROUPS), FRESH) for by in BYS}
-    readings = Readings(app.state.status, activity, app.state.findings, context.files, destinations, groups, service)
+    readings = Readings(app.state.status, activity, app.state.findings, context, destinations, groups, service)
     app.add_middleware(Dashboard, rules=rules, settings=settings, context=context, readings=readings)
 
 

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.one_series
 SCOPED, SCOPED_ENTRY = new_token("team", Role.OPERATE, ["slow.mine"])
 OPEN = frozenset({"/login", "/logout"})
 SECRET = b"the card 4111-1111"
+SEEN = re.compile(r'name="seen" value="([0-9a-f]{64})"')
 KEY = re.compile(r'name="form_key" value="([0-9a-f]{64})"')
 
 
@@ -66,7 +67,9 @@ class Client:
 
 
 @pytest.fixture(autouse=True)
-def closed_clients() -> Iterator[None]:
+def closed_clients(api: ApiInstallation) -> Iterator[None]:
+    """On a busy machine, the broker closes a connection that no test has used for a while."""
+    api.installation.reconnect()
     yield
     while Client.opened:
         Client.opened.pop().close()
@@ -224,7 +227,7 @@ def test_a_limited_token_acts_only_on_its_queues(api: ApiInstallation) -> None:
     assert {path: code for path, code in answers.items() if code not in {403, 404}} == {}
     assert everything(api) == before
     assert team.post("/retries/jobs", **fields).status_code == 404
-    assert team.post("/review/discard", queue="slow.theirs", reason="x").status_code in {400, 404, 409}
+    assert team.post("/review/discard", queue="slow.theirs", why="x").status_code in {400, 404, 409}
     assert api.rows("select state from retry where message_id = 'their-2'") == [("in_review",)]
 
 
@@ -294,3 +297,134 @@ def test_services_with_one_key_share_their_sessions(api: ApiInstallation) -> Non
             assert moved.get("/").status_code == 200
         stranger = httpx.get(f"{api.url}/", cookies=dict(person.http.cookies), timeout=60)
         assert stranger.status_code == 303
+
+
+def test_an_edit_of_a_message_that_has_changed_does_nothing(api: ApiInstallation) -> None:
+    api.installation.declare("slow.changed")
+    send_to_review(api.installation, "slow.changed", ["changed-1"], body=b"total=1")
+    retry = api.installation.retry_of("changed-1")
+    one, other = Client(api, OPERATE), Client(api, OPERATE)
+    seen = SEEN.findall(one.get(f"/retries/{retry}").text)
+    assert len(seen) == 1
+    assert other.post(f"/retries/{retry}/redrive", body="total=2", seen=seen[0]).status_code == 303
+    api.installation.wait_message("slow.changed")
+    send_to_review(api.installation, "slow.changed", ["changed-1"], body=b"total=3")
+    again = [state for state in api.installation.states("changed-1") if state[1] == "in_review"]
+    (now,) = again
+    for stale in (seen[0], "", "0" * 64):
+        answer = one.post(f"/retries/{now[0]}/redrive", body="total=9", seen=stale)
+        assert (answer.status_code, "has changed since its page was made" in answer.text) == (409, True)
+    assert api.get(f"/retries/{now[0]}")["state"] == "in_review"
+    fresh = SEEN.findall(one.get(f"/retries/{now[0]}").text)[0]
+    assert one.post(f"/retries/{now[0]}/redrive", body="total=9", seen=fresh).status_code == 303
+    assert api.installation.wait_message("slow.changed")[1] == b"total=9"
+
+
+def test_a_group_that_has_grown_is_counted_anew_and_not_redriven(api: ApiInstallation) -> None:
+    api.installation.declare("slow.grown")
+    send_to_review(api.installation, "slow.grown", ["grown-1", "grown-2"])
+    operator = Client(api, OPERATE)
+    page = operator.get("/review/selection?queue=slow.grown").text
+    before, expected = (re.findall(rf'name="{name}" value="([^"]+)"', page)[0] for name in ("before", "expected"))
+    send_to_review(api.installation, "slow.grown", ["grown-late"])
+    # Recorded late, as after a fault of Postgres: with the time at which it came to review.
+    api.rows("update retry set updated_at = updated_at - interval '1 hour' where message_id = 'grown-late' returning 1")
+    form = {"queue": "slow.grown", "before": before, "why": "INC-1"}
+    answer = operator.post("/review/redrive", expected=expected, **form)
+    assert answer.status_code == 303, answer.text
+    job = operator.get(answer.headers["location"])
+    assert ("2 matched when this was asked for, and 3 match now." in job.text, "Start" in job.text) == (True, True)
+    assert api.rows("select count(*) from retry where queue = 'slow.grown' and state = 'in_review'") == [(3,)]
+    assert operator.post(f"{answer.headers['location']}/abandon").status_code == 303
+    assert operator.post("/review/redrive", expected="3", **form).status_code == 303
+    assert len(api.installation.take_ids("slow.grown", 3)) == 3
+
+
+def test_a_group_by_reason_is_discarded_and_no_other(api: ApiInstallation) -> None:
+    """The reason of the operator is no condition, whatever it says."""
+    send_to_review(api.installation, "slow.by-reason", ["by-reason-1"])
+    api.rows("update retry set review_reason = 'no such customer' where message_id = 'by-reason-1' returning 1")
+    operator = Client(api, OPERATE)
+    page = operator.get("/review/selection?reason=no+such+customer").text
+    form = page[page.index('action="/review/discard"') :]
+    fields = dict(re.findall(r'name="([^"]+)" value="([^"]*)"', form[: form.index("</form>")]))
+    assert {"reason", "why"} < set(fields)
+    made = operator.http.post("/review/discard", data=fields | {"why": "e"})
+    assert made.status_code == 303, made.text
+    wait_for(lambda: "done" in operator.get(made.headers["location"]).text, what="the job")
+    api.wait_state(api.installation.retry_of("by-reason-1"), "discarded")
+    assert api.rows("select state from retry where message_id = 'their-2'") == [("in_review",)]
+    found = api.get("/actions", params={"kind": "review.discard"})["items"][0]["detail"]
+    assert (found["reason"], found["filter"]["reason"]) == ("e", "no such customer")
+
+
+def test_a_job_has_the_buttons_of_its_state(api: ApiInstallation) -> None:
+    for number in range(3):
+        api.schedule("slow.states", f"states-{number}")
+    operator = Client(api, OPERATE)
+    made = operator.post(
+        "/retries/jobs", kind="cancel", queue="slow.states", state="scheduled", watch="1h", reason="not needed"
+    ).headers["location"]
+
+    def buttons() -> list[str]:
+        return re.findall(rf'action="{made}/(\w+)"', operator.get(made).text)
+
+    assert buttons() == ["resume", "abandon"]
+    assert "states <strong>scheduled</strong>" in operator.get(made).text
+    operator.post(f"{made}/resume")
+    wait_for(lambda: buttons() == ["stop", "abandon"], what="the job to run")
+    operator.post(f"{made}/stop")
+    wait_for(lambda: buttons() == ["resume", "abandon"], what="the job to stop")
+    operator.post(f"{made}/abandon")
+    wait_for(lambda: buttons() == [], what="the job to be done")
+    assert operator.post(f"{made}/resume").status_code == 400
+
+
+def test_a_job_lists_every_message_that_it_did_not_process(api: ApiInstallation) -> None:
+    retry = api.schedule("slow.listed", "listed-1")
+    operator = Client(api, OPERATE)
+    made = operator.post(
+        "/retries/jobs", kind="cancel", queue="slow.listed", state="scheduled", reason="not needed"
+    ).headers["location"]
+    job = made.rpartition("/")[2]
+    failed = (
+        "insert into review_item (job_id, retry_id, round, state, problem)"
+        " select %s, gen_random_uuid(), 1, 'failed', 'made up' from generate_series(1, 149) returning 1"
+    )
+    assert len(api.installation.rows(failed, job)) == 149
+    api.installation.rows("update review_job set total = 150 where id = %s returning 1", job)
+    first = operator.get(made).text
+    assert (first.count("made up"), "These are the first 100." in first) == (100, True)
+    whole = operator.get(f"{made}?problems=all").text
+    assert (whole.count("made up"), "These are the first" in whole) == (149, False)
+    operator.post(f"{made}/abandon")
+    assert api.get(f"/retries/{retry}")["state"] == "scheduled"
+
+
+@pytest.mark.parametrize("page", ["http://[", "//", "/nothing", "/api/v1/status", "/login", "\\", "/retries/\x00"])
+def test_live_numbers_are_only_those_of_pages(api: ApiInstallation, page: str) -> None:
+    operator = Client(api, OPERATE)
+    answer = operator.http.get("/live", params={"page": page})
+    assert answer.status_code in {303, 404, 422}, answer.text
+    assert api.router.logged("Traceback") == []
+
+
+def test_live_numbers_need_a_login(api: ApiInstallation) -> None:
+    assert Client(api).get("/live?page=/").status_code == 401
+
+
+def test_the_topology_page_draws_what_is_in_use_now(api: ApiInstallation) -> None:
+    operator, folder = Client(api, OPERATE), api.installation.folder
+    assert "~in:9m" not in operator.get("/topology").text
+    text = (folder / "tarry.toml").read_text(encoding="utf-8")
+    api.installation.write_policies(text.replace('schedule = ["5m"]', 'schedule = ["5m", "9m"]'))
+    api.installation.apply()
+    wait_for(lambda: "~in:9m" in operator.get("/topology").text, deadline=60, what="the new tier")
+
+
+def test_the_timeline_has_every_queue_that_a_message_waits_in(api: ApiInstallation) -> None:
+    api.installation.request(api.installation.declare("slow.way"), "way-1", retry_after_ms=301_250)
+    retry = api.installation.retry_of("way-1")
+    api.wait_state(retry, "scheduled")
+    shown = Client(api, OPERATE).get(f"/retries/{retry}").text
+    assert re.search(r"tier <strong>retry\.[\w.]+ → retry\.ladder\.[\w.]+", shown), shown

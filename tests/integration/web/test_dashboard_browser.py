@@ -13,6 +13,7 @@ from tarry.operations.api_client import segment
 from tests.integration.operations.review.reviewing import send_to_review
 from tests.support.api import LOOK, OPERATE, TOKENS, ApiInstallation, api_installation
 from tests.support.browser import PHONE, Visitor, apart, browser, require_browser, visitor
+from tests.support.router import routers
 from tests.support.services import Services
 from tests.support.spaces import SharedBroker
 from tests.support.waiting import wait_for
@@ -86,10 +87,44 @@ def test_from_red_to_a_redriven_group_in_four_clicks(operator: Visitor, api: Api
 def test_the_overview_changes_without_being_reloaded(operator: Visitor, api: ApiInstallation) -> None:
     operator.open("/")
     operator.page.evaluate("window.kept = true")
+    operator.page.evaluate("document.querySelector('#live section[aria-labelledby=routers]').kept = true")
     before = api.get("/status")["audit"]["in_review"]
     review(api, "slow.live", ["live-1"])
     operator.page.locator(".verdict", has_text=f"{before + 1} in review").wait_for()
     assert operator.page.evaluate("window.kept") is True
+    # What has not changed stays in place, so that no click on it is lost.
+    assert operator.page.evaluate("document.querySelector('#live section[aria-labelledby=routers]').kept") is True
+
+
+@pytest.mark.one_series
+def test_old_numbers_say_that_they_are_old(chromium: Browser, api: ApiInstallation) -> None:
+    """As long as the service is down."""
+    settings = TOKENS | {"DASHBOARD_KEY": "k" * 32}
+    with routers(api.installation) as start:
+        one = apart(lambda: start(**settings).wait_ready())
+        with visitor(chromium, f"http://127.0.0.1:{one.port}") as viewer:
+            viewer.log_in(LOOK).open("/")
+            old = viewer.page.locator(".old")
+            assert old.is_hidden()
+            one.kill()
+            viewer.wait_text("The service has not answered since")
+            apart(lambda: start(**settings, HTTP_PORT=str(one.port)).wait_ready())
+            old.wait_for(state="hidden")
+
+
+@pytest.mark.one_series
+def test_a_group_is_redriven_with_edited_headers(operator: Visitor, api: ApiInstallation) -> None:
+    api.installation.declare("slow.headers")
+    review(api, "slow.headers", ["headers-1", "headers-2"], color="red")
+    operator.open("/review/selection?queue=slow.headers")
+    operator.page.get_by_text("Edit their headers").click()
+    operator.page.get_by_label("Headers to set").fill("color=blue")
+    operator.click("Redrive 2")
+    operator.page.locator("#job-state", has_text="done").wait_for()
+    for _ in range(2):
+        returned = wait_for(lambda: api.installation.get("slow.headers"), what="a redriven message")
+        assert returned is not None
+        assert (returned[0].headers or {})["color"] == "blue"
 
 
 def test_pause_and_resume_with_a_canary(operator: Visitor, api: ApiInstallation) -> None:

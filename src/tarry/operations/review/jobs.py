@@ -55,6 +55,8 @@ class JobSpec:
     long, and it stops if more than a tenth failed."""
     prepared: bool = False
     """The selection is frozen and counted, and nothing is done until the job is resumed."""
+    expected: int | None = None
+    """How many messages the operator saw. If more match by now, the job is only prepared."""
 
     def conditions(self) -> dict[str, Any]:
         return self.chosen.conditions() if self.retries is None else self.retries.conditions()
@@ -229,6 +231,8 @@ async def create(context: OperatorContext, order: JobSpec, *, actor: str, here: 
             chosen, taken = frozen or (0, 0)
             if not taken:
                 await page.rows("review_drop_job", job=job_id)
+            elif order.expected is not None and chosen > order.expected:
+                await page.rows("review_only_prepare", job=job_id, problem=_grown(order.expected, chosen))
         action.outcome = {"chosen": chosen, "taken": taken}
         if not chosen:
             raise NotFoundError(
@@ -239,6 +243,10 @@ async def create(context: OperatorContext, order: JobSpec, *, actor: str, here: 
         if not taken:
             raise ConflictError(f"All {chosen:,} matching messages belong to another job: see `tarry review jobs`.")
     return await get(context, job_id)
+
+
+def _grown(expected: int, chosen: int) -> str:
+    return f"{expected:,} matched when this was asked for, and {chosen:,} match now."
 
 
 async def _completed(context: OperatorContext, order: JobSpec) -> JobSpec:

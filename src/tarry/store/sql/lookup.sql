@@ -120,14 +120,40 @@ select id::text, at, actor, kind, target, detail, outcome, finished_at, origin
    and (%(kind)s::text is null or kind = %(kind)s)
    and (%(target)s::text is null or target = %(target)s
         or (target between %(low)s::text and %(high)s::text and starts_with(target, %(begins)s::text)))
-   and (%(scope)s::text[] is null
-        or (kind in ('pause', 'resume', 'retry_error', 'judge_error', 'error_given_up', 'error_retried')
+ order by action.at desc, action.id desc
+ limit %(limit)s;
+
+-- name: latest_actions_in_scope
+-- The same for some queues, which no index can find: searches a part of the actions, and says with each row where that
+-- part ends and how many it has. One row without an id if nothing matches.
+with searched as materialized (
+    select id, at, actor, kind, target, detail, outcome, finished_at, origin
+      from action
+     where (%(before_at)s::timestamptz is null or (at, id) < (%(before_at)s, %(before)s::uuid))
+       and (%(actor)s::text is null or actor = %(actor)s)
+       and (%(kind)s::text is null or kind = %(kind)s)
+       and (%(target)s::text is null or target = %(target)s
+            or (target between %(low)s::text and %(high)s::text and starts_with(target, %(begins)s::text)))
+     order by action.at desc, action.id desc
+     limit %(part)s
+),
+found as (
+    select id::text, at, actor, kind, target, detail, outcome, finished_at, origin
+      from searched
+     where (kind in ('pause', 'resume', 'retry_error', 'judge_error', 'error_given_up', 'error_retried')
             and target like any(%(scope)s::text[]))
         or exists (select from retry
                     where retry.id = case when kind in ('cancel', 'retry_now') then (outcome ->> 'retry_id')::uuid end
-                      and retry.queue like any(%(scope)s::text[])))
- order by action.at desc, action.id desc
- limit %(limit)s;
+                      and retry.queue like any(%(scope)s::text[]))
+     order by searched.at desc, searched.id desc
+     limit %(limit)s
+)
+select found.*, part.last_at, part.last, part.size
+  from (select (array_agg(at order by at, id))[1] as last_at, (array_agg(id::text order by at, id))[1] as last,
+               count(*) as size
+          from searched) as part
+  left join found on true
+ order by found.at desc, found.id desc;
 
 -- name: retries_in_scope
 -- Retries of some queues with this id, this message id, or this beginning of an id. A message id takes precedence over
@@ -153,19 +179,35 @@ select fingerprint, min(error_type)
  limit %(limit)s;
 
 -- name: counts_in_scope
--- The numbers of `counts`, for some queues.
-select count(*) filter (where state = 'scheduled'),
-       count(*) filter (where state = 'scheduled' and due_at <= statement_timestamp() + interval '1 minute'),
-       count(*) filter (where state = 'scheduled' and due_at <= statement_timestamp() + interval '1 hour'),
-       count(*) filter (where state = 'in_review'), count(*) filter (where state = 'held'),
-       count(*) filter (where state = 'unroutable'), count(*) filter (where state = 'claimed'),
-       count(*) filter (where state in ('scheduled', 'held', 'unroutable')
-                          and due_at < statement_timestamp() - %(grace)s::interval
-                          and expected_at < statement_timestamp() - %(grace)s::interval
-                          and not (state = 'held' and tarry_is_paused(queue, exchange, policy, properties))),
-       count(*) filter (where state in ('scheduled', 'held', 'unroutable') and due_at <= statement_timestamp()),
-       count(*) filter (where state = 'skipped')
-  from retry
- where (state in ('scheduled', 'in_review', 'held', 'unroutable', 'claimed')
-        or (state = 'skipped' and updated_at > statement_timestamp() - interval '1 day'))
-   and queue like any(%(scope)s::text[]);
+-- The numbers of `counts`, for some queues. What is open is counted in the index of states and queues, what is due in
+-- that of due times.
+with open_ones as (
+    select count(*) filter (where state = 'scheduled')  as waiting,
+           count(*) filter (where state = 'in_review')  as in_review,
+           count(*) filter (where state = 'held')       as held,
+           count(*) filter (where state = 'unroutable') as unroutable,
+           count(*) filter (where state = 'claimed')    as claimed
+      from retry
+     where state in ('scheduled', 'in_review', 'held', 'unroutable', 'claimed') and queue like any(%(scope)s::text[])
+),
+soon as (
+    select count(*) filter (where state = 'scheduled' and due_at <= statement_timestamp() + interval '1 minute')
+               as in_a_minute,
+           count(*) filter (where state = 'scheduled') as in_an_hour,
+           count(*) filter (where due_at <= statement_timestamp()) as now,
+           count(*) filter (where due_at < statement_timestamp() - %(grace)s::interval
+                              and expected_at < statement_timestamp() - %(grace)s::interval
+                              and not (state = 'held' and tarry_is_paused(queue, exchange, policy, properties)))
+               as overdue
+      from retry
+     where state in ('scheduled', 'held', 'unroutable') and due_at <= statement_timestamp() + interval '1 hour'
+       and queue like any(%(scope)s::text[])
+),
+skipped as (
+    select count(*) as in_a_day
+      from retry
+     where state = 'skipped' and updated_at > statement_timestamp() - interval '1 day'
+       and queue like any(%(scope)s::text[])
+)
+select waiting, in_a_minute, in_an_hour, in_review, held, unroutable, claimed, overdue, soon.now, skipped.in_a_day
+  from open_ones, soon, skipped;

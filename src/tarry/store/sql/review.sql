@@ -144,6 +144,10 @@ taken as (
 counted as (update review_job set total = (select count(*) from taken) where id = %(job)s)
 select (select count(*) from chosen), (select count(*) from taken);
 
+-- name: review_only_prepare
+-- The job waits until an operator starts it.
+update review_job set wanted = 'stop', problem = %(problem)s where id = %(job)s;
+
 -- name: review_end_prepared
 -- End jobs that were prepared long ago and never started, so that other jobs can have their messages.
 with ended as (

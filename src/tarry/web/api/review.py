@@ -157,6 +157,9 @@ class NewJob(Requested):
     prepared: bool = Field(
         default=False, description="Only freeze and count the selection; /resume starts the job. It expires in an hour."
     )
+    expected: int | None = Field(
+        None, ge=0, description="How many are expected. If more match, the job is only prepared, and says so."
+    )
     reason: Text | None = Field(None, description="Required for a discard and a cancel.")
     set_headers: dict[str, str | int | float | bool | None] = Field(default_factory=dict, max_length=100)
     drop_headers: list[str] = Field(default_factory=list, max_length=100)
@@ -178,6 +181,7 @@ class NewJob(Requested):
             retries=None if self.retries is None else self.retries.filter(),
             watch=None if self.watch is None else length_of(self.watch),
             prepared=self.prepared,
+            expected=self.expected,
         )
 
 

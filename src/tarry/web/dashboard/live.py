@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
@@ -17,7 +16,8 @@ FASTEST, SLOWEST = 1.0, 60.0
 """Seconds between two looks."""
 
 SILENCE = 15.0
-"""Seconds after which something is sent although nothing has changed, so that no proxy closes the connection."""
+"""Seconds after which something is sent although nothing has changed: so that no proxy closes the connection, and the
+page knows that the service is there."""
 
 Part = Callable[[Scope], Awaitable[HttpReply]]
 Headers = list[tuple[bytes, bytes]]
@@ -26,8 +26,8 @@ Headers = list[tuple[bytes, bytes]]
 async def stream(scope: Scope, receive: Receive, send: Send, part: Part, headers: Headers) -> None:
     """Until the browser leaves, or its session ends: it connects again, or finds the login."""
     asked = Request(scope).query_params
-    page = urlsplit(asked.get("page", "/"))
-    wanted: Scope = {**scope, "path": page.path, "raw_path": None, "query_string": page.query.encode(), "state": {}}
+    path, _, query = asked.get("page", "/").partition("?")
+    wanted: Scope = {**scope, "path": path, "raw_path": None, "query_string": query.encode(), "state": {}}
     reply = await part({**wanted})
     if reply.status != 200 or reply.media_type != "application/json":  # noqa: PLR2004 - OK
         await reply.with_headers(*headers, (b"cache-control", b"no-store")).send(send)
@@ -54,7 +54,7 @@ async def _follow(send: Send, part: Part, wanted: Scope, every: float, left: asy
             await _write(send, b"data: " + last + b"\n\n")
         elif silent >= SILENCE:
             silent = 0.0
-            await _write(send, b": tarry\n\n")
+            await _write(send, b"event: alive\ndata:\n\n")
         await asyncio.wait([left], timeout=every)
         silent += every
     await send({"type": "http.response.body", "body": b""})

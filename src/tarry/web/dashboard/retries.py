@@ -15,17 +15,20 @@ from starlette.responses import RedirectResponse, Response
 from tarry.amqp.delivery import Delivery
 from tarry.amqp.field_tables import BadTableError
 from tarry.amqp.properties import Properties
-from tarry.core.durations import humanise
+from tarry.core.durations import humanise, parse_duration
 from tarry.core.json_types import encode_base64
+from tarry.core.ladder import itinerary
 from tarry.core.printable import printable
 from tarry.core.states import State
-from tarry.errors import Code, ControlError, NotFoundError, TarryError
-from tarry.operations.explain import Explained
+from tarry.errors import Code, ControlError, DelayTooLongError, NotFoundError, TarryError
+from tarry.operations.explain import Explained, queues_of
 from tarry.operations.lookup import SEARCHED, Order, RetryFilter, StoredPayload
 from tarry.operations.review.browse import Filter
 from tarry.operations.review.jobs import DIVERTING, JobSpec, Kind
 from tarry.operations.review.redrive import RedriveOptions, edits_from, payload_inside
 from tarry.store.history import Step, Timeline
+from tarry.topology.model import Topology
+from tarry.topology.partial import NamesOnly
 from tarry.web.api.parameters import QueueName
 from tarry.web.api.problems import ProblemError
 from tarry.web.api.retries import ActionRequest, WhichRetries
@@ -138,10 +141,11 @@ async def show_one(visit: Visit) -> Response:
     explained = await _explained(visit, timeline, payload) if payload is not None else None
     is_in_review = timeline.state == State.IN_REVIEW
     edits = await visit.operations.list_edits(timeline.retry_id) if visit.may_act else []
+    editable = await _editable(visit, timeline) if payload is not None and is_in_review else None
     return visit.render(
         "retry.html",
         one=timeline,
-        steps=_steps(timeline),
+        steps=_steps(timeline, visit.shared.files),
         payload=payload,
         body=shown_body(payload.body) if payload else None,
         why_not=why_not,
@@ -149,7 +153,8 @@ async def show_one(visit: Visit) -> Response:
         can_cancel=timeline.state in {State.SCHEDULED, State.HELD},
         can_retry=timeline.state in {State.SCHEDULED, State.HELD, State.IN_REVIEW},
         can_edit=visit.may_act and is_in_review,
-        editable=await _editable(visit, timeline) if payload is not None and is_in_review else None,
+        editable=editable,
+        seen=None if editable is None else _seen(visit, timeline, editable),
         largest=EDITABLE,
         edits=[(one, shown_body(one.body)) for one in edits],
     )
@@ -169,7 +174,8 @@ async def _editable(visit: Visit, timeline: Timeline) -> str | None:
 async def redrive_edited(visit: Visit) -> Response:
     """A job for this message alone. What was not changed in the form is not an edit."""
     retry_id = _id(visit)
-    edits = edits_from(_lines(visit, "set_headers"), _lines(visit, "drop_headers"), await _edited_body(visit, retry_id))
+    body = await _edited_body(visit, retry_id)
+    edits = edits_from(visit.lines("set_headers"), visit.lines("drop_headers"), body)
     options = RedriveOptions(
         visit.given("attempts") != "keep", validated(Target, {"to": visit.given("to")}).to, 0, edits
     )
@@ -184,20 +190,26 @@ class Target(BaseModel):
     to: QueueName | None = None
 
 
-def _lines(visit: Visit, name: str) -> list[str]:
-    return [line.strip() for line in visit.form.get(name, "").splitlines() if line.strip()]
-
-
 async def _edited_body(visit: Visit, retry_id: str) -> bytes | None:
-    """Browsers send line ends as CR LF; they stay as they were."""
+    """Browsers send line ends as CR LF; a text with such line ends cannot be edited, so they were LF."""
     given = visit.form.get("body")
     if given is None:
         return None
-    before = await _editable(visit, await visit.operations.show_retry(retry_id))
+    timeline = await visit.operations.show_retry(retry_id)
+    before = await _editable(visit, timeline)
+    if before is None or visit.form.get("seen") != _seen(visit, timeline, before):
+        raise ProblemError(
+            Code.CANNOT_REDRIVE,
+            "This message has changed since its page was made: somebody redrove it, or it failed again. Nothing was "
+            "done. Open its page again, and repeat the edit.",
+        )
     after = given.replace("\r\n", "\n")
-    if before is None or after == before.replace("\r\n", "\n"):
-        return None
-    return (after.replace("\n", "\r\n") if "\r\n" in before else after).encode()
+    return None if after == before else after.encode()
+
+
+def _seen(visit: Visit, timeline: Timeline, payload: str) -> str:
+    """Stands for the message that a page shows, so that an edit is not applied to another one."""
+    return visit.renderer.sessions.digest(f"{timeline.retry_id} {timeline.round} {payload}")
 
 
 async def cancel(visit: Visit) -> Response:
@@ -228,14 +240,34 @@ class ShownStep:
     detail: Mapping[str, Any]
 
 
-def _steps(timeline: Timeline) -> list[ShownStep]:
+def _steps(timeline: Timeline, files: Topology | NamesOnly) -> list[ShownStep]:
     found: list[ShownStep] = []
     before: datetime | None = None
     for step in timeline.steps:
         after = None if before is None else (step.at - before).total_seconds() * 1000
-        found.append(ShownStep(step, after, dict(_details(step, timeline))))
+        detail = dict(_details(step, timeline))
+        if way := itinerary_of(step.detail or {}, files):
+            detail["tier"] = " → ".join(way)
+        found.append(ShownStep(step, after, detail))
         before = step.at
     return found
+
+
+def itinerary_of(detail: Mapping[str, Any], files: Topology | NamesOnly) -> list[str]:
+    """Every queue that the message waited in, of which the history has the first and the delay. Empty if the topology
+    is another one by now.
+    """
+    tier, delay = detail.get("tier"), detail.get("delay_ms")
+    if not isinstance(files, Topology) or not isinstance(tier, str) or not isinstance(delay, int):
+        return []
+    names, rules = files.broker_names, files.rules
+    parsed = names.parse(tier)
+    base = parse_duration(parsed.delay) if parsed and parsed.kind == "tier" and parsed.delay else None
+    try:
+        found = list(queues_of(itinerary(rules.ladder, delay, rules.tiers, base), names, rules.ladder))
+    except DelayTooLongError:
+        return []
+    return found if found[:1] == [tier] else []
 
 
 def _details(step: Step, timeline: Timeline) -> Iterator[tuple[str, object]]:

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.responses import RedirectResponse, Response
 
 from tarry.operations.review.browse import BYS, By, Filter, Group
+from tarry.operations.review.redrive import edits_from
 from tarry.web.api.review import NewJob, Which
 from tarry.web.dashboard import charts
 from tarry.web.dashboard.visit import STALE, Visit, validated
@@ -16,6 +17,21 @@ SAMPLES = 20
 GROUPS = 50
 JOBS = 50
 PROBLEMS = 100
+MOST_PROBLEMS = 10_000
+"""On one page, if all are asked for."""
+VERBS: dict[str, dict[str, str]] = {
+    "prepared": {"resume": "Start", "abandon": "Do nothing"},
+    "ready": {"stop": "Stop", "abandon": "Abandon"},
+    "running": {"stop": "Stop", "abandon": "Abandon"},
+    "stopping": {"resume": "Resume", "abandon": "Abandon"},
+    "stopped": {"resume": "Resume", "abandon": "Abandon"},
+}
+"""What can be done to a job in each state, with the text of the button."""
+
+AGAIN = {"resume": "Check what is unconfirmed again"}
+"""To a job that is done, if it left something unconfirmed."""
+
+# The reason of the review is a condition; that of the operator is the field `why`.
 FIELDS = ("queue", "reason", "fingerprint", "error_type", "owner", "before", "after")
 AGES = {
     "less than an hour": (None, 1),
@@ -53,7 +69,10 @@ def selection_of(by: By, group: Group, now: datetime) -> dict[str, Any] | None:
 
 
 async def show_selection(visit: Visit) -> Response:
-    """The number is that of the messages in review at this moment, and the forms act on these and no later ones."""
+    """The number is that of the messages in review at this moment, and the forms act on these and no later ones.
+
+    What is recorded later with an earlier time, as after a fault, would be among them: then the job is only prepared.
+    """
     asked = _asked(visit.request.query_params)
     asked.setdefault("before", visit.now.isoformat())
     which = validated(Which, asked)
@@ -70,6 +89,7 @@ def _asked(values: Any) -> dict[str, str]:
 
 
 async def redrive(visit: Visit) -> Response:
+    headers = edits_from(visit.lines("set_headers"), visit.lines("drop_headers"), None)
     return await _create(
         visit,
         {
@@ -78,17 +98,19 @@ async def redrive(visit: Visit) -> Response:
             "to": visit.given("to"),
             "rate": visit.given("rate"),
             "watch": visit.given("watch"),
-            "reason": visit.given("reason"),
+            "reason": visit.given("why"),
+            "set_headers": dict(headers.headers),
+            "drop_headers": list(headers.dropped),
         },
     )
 
 
 async def discard(visit: Visit) -> Response:
-    return await _create(visit, {"kind": "discard", "rate": visit.given("rate"), "reason": visit.given("reason")})
+    return await _create(visit, {"kind": "discard", "rate": visit.given("rate"), "reason": visit.given("why")})
 
 
 async def _create(visit: Visit, about: dict[str, Any]) -> Response:
-    wanted = validated(NewJob, {**about, "which": _asked(visit.form)})
+    wanted = validated(NewJob, {**about, "which": _asked(visit.form), "expected": visit.given("expected")})
     job = await visit.operations.create_job(wanted.spec(None))
     return RedirectResponse(f"/review/jobs/{job.id}", 303)
 
@@ -99,8 +121,11 @@ async def show_jobs(visit: Visit) -> Response:
 
 async def show_job(visit: Visit) -> Response:
     job = await visit.operations.show_job(_id(visit))
-    problems = await visit.operations.job_problems(job.id, limit=PROBLEMS)
-    return visit.render("job.html", job=job, problems=problems)
+    most = MOST_PROBLEMS if visit.asked("problems") == "all" else PROBLEMS
+    problems = await visit.operations.job_problems(job.id, limit=most + 1)
+    more = len(problems) > most
+    verbs = VERBS.get(job.state, AGAIN if job.unconfirmed else {})
+    return visit.render("job.html", job=job, problems=problems[:most], more=more, most=MOST_PROBLEMS, verbs=verbs)
 
 
 async def stop_job(visit: Visit) -> Response:

@@ -89,6 +89,10 @@ class Sessions:
         """The value that every form of this session contains, and that no page of another site can know."""
         return self._mac("form", session.id.encode(), "")
 
+    def digest(self, text: str) -> str:
+        """The same for the same text, in all sessions."""
+        return self._mac("digest", text.encode(), "")
+
     def sign(self, purpose: str, text: str, more: str = "") -> str:
         body = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
         return f"{body}.{self._mac(purpose, body.encode(), more)}"

@@ -60,11 +60,18 @@ TITLES: dict[Level, str] = {
     "wrong": "Something is wrong",
 }
 
+TITLES_UNKNOWN: dict[Level, str] = {
+    "ok": "Nothing is late",
+    "attention": "Nothing is late, but something needs attention",
+}
+"""As long as there was no audit pass that could say whether anything is missing."""
+
 
 def judge(seen: Seen) -> OverviewVerdict:
     found = sorted(_findings(seen), key=lambda one: -LEVELS.index(one.level))
     level = found[0].level if found else "ok"
-    return OverviewVerdict(level, TITLES[level], found)
+    titles = TITLES if seen.missing is not None else TITLES | TITLES_UNKNOWN
+    return OverviewVerdict(level, titles[level], found)
 
 
 def _findings(seen: Seen) -> Iterator[OverviewFinding]:

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 
 from tarry import __version__
 from tarry.errors import Code
+from tarry.operations.context import OperatorContext
 from tarry.operations.overview import Activity, DestinationNumbers
 from tarry.operations.protocol import ActingOperations
 from tarry.operations.review.browse import By, Group
@@ -49,11 +50,16 @@ class Readings:
     activity: Shared[Activity]
     findings: Shared[list[Finding]]
     """What differs between the broker and the topology files."""
-    files: Topology | NamesOnly
+    context: OperatorContext
     destinations: Shared[list[DestinationNumbers]]
     groups: Mapping[By, Shared[list[Group]]]
     """In review, the largest."""
     service: Service
+
+    @property
+    def files(self) -> Topology | NamesOnly:
+        """The topology in use, which may change while the service runs."""
+        return self.context.files
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +121,10 @@ class Visit:
         if not self.form.get(name):
             raise ProblemError(Code.INVALID_REQUEST, f"The form has no field {name!r}.")
         return self.form[name]
+
+    def lines(self, name: str) -> list[str]:
+        """A field of the form with one thing on each line."""
+        return [line.strip() for line in self.form.get(name, "").splitlines() if line.strip()]
 
     def render(self, template: str, status: int = HTTPStatus.OK, /, **values: Any) -> Response:
         shared = {

@@ -128,3 +128,11 @@ def test_each_finding_names_a_section_of_the_runbook(case: str) -> None:
     runbook = Path("docs/operations.md").read_text(encoding="utf-8")
     sections = set(re.findall(r"^## (.+)$", runbook, re.MULTILINE))
     assert {one.section for one in judge(CASES[case][0]).findings} <= sections
+
+
+def test_the_verdict_does_not_say_that_nothing_is_lost_before_it_is_known() -> None:
+    for seen in (replace(FINE, missing=None), replace(FINE, missing=None, stuck=1)):
+        verdict = judge(seen)
+        assert "lost" not in verdict.title
+        assert verdict.title.startswith("Nothing is late")
+        assert "Nothing is lost" in judge(replace(seen, missing=0)).title
