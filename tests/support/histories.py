@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from tarry.analytics.replay import MessageRow, StepRow
+from tarry.analytics.rollups import Counts, KnownError, Statistic
 from tarry.core.decide import Failure, Review, Rulebook, decide
 from tarry.core.fingerprint import fingerprint
 
@@ -106,6 +107,44 @@ def _live(event: Event, rules: Rulebook, lived: Lived) -> MessageRow:
     retry_id = str(uuid.UUID(int=random.Random(event.seed + 1).getrandbits(128)))
     error = (event.error_type, event.reason, mark)
     return MessageRow(retry_id, event.queue, None, None, None, most or None, *error, event.at_ms, steps)
+
+
+def statistics_of(rows: Iterable[MessageRow]) -> list[Statistic]:
+    """The counts of such a history by day, policy, error and attempt, as the service counts it."""
+    found: dict[tuple[datetime, str, str, int], dict[str, Any]] = {}
+
+    def count(at_ms: int, detail: Mapping[str, Any], attempt: int, **numbers: int) -> None:
+        key = (_at(at_ms // DAY_MS * DAY_MS), detail["policy"], detail["fingerprint"], attempt)
+        place = found.setdefault(key, {})
+        for name, number in numbers.items():
+            place[name] = place.get(name, 0) + number
+
+    for row in rows:
+        begun: StepRow | None = None
+        for step in row.steps:
+            if step.state in ("scheduled", "in_review") and begun is not None:
+                count(step.at_ms, begun.detail, begun.detail["attempt"], failed=1)
+            match step.state:
+                case "scheduled":
+                    begun = step
+                    count(step.at_ms, step.detail, step.detail["attempt"], scheduled=1)
+                case "returned" if begun is not None:
+                    count(step.at_ms, begun.detail, begun.detail["attempt"], returned=1)
+                case "succeeded" if begun is not None:
+                    took = step.at_ms - row.first_failed_ms
+                    count(step.at_ms, begun.detail, begun.detail["attempt"], succeeded=1, success_ms=took)
+    return [
+        Statistic(Counts(**numbers), starts, policy=policy, error=mark, attempt=attempt)
+        for (starts, policy, mark, attempt), numbers in found.items()
+    ]
+
+
+def known_errors(rows: Iterable[MessageRow]) -> dict[str, KnownError]:
+    return {
+        row.fingerprint: KnownError(row.fingerprint, "retryable", row.error_type, row.error_reason)
+        for row in rows
+        if row.fingerprint is not None
+    }
 
 
 def store_rows(dsn: str, rows: Sequence[MessageRow]) -> None:

@@ -13,6 +13,7 @@ from tarry.audit.status import AttemptOutcomes
 from tarry.audit.verify import AuditRules
 from tarry.events.stream import EventFilter, StreamedEvent, read_events
 from tarry.operations import (
+    advice,
     audit,
     breaker,
     budgets,
@@ -27,6 +28,7 @@ from tarry.operations import (
     throttle,
     webhooks,
 )
+from tarry.operations.advice import PolicyAdvice
 from tarry.operations.audit import (
     BalanceReport,
     Progress,
@@ -175,6 +177,9 @@ class LocalOperations:
         return await policy_replay.replay_policies(
             self.context, toml, since=since, label=label, most=most, progress=progress
         )
+
+    async def advise_policies(self, *, since: datetime) -> PolicyAdvice:
+        return await advice.advise_policies(self.context, since=since)
 
     async def destinations(self, pattern: str = "*") -> list[str]:
         return await pause.known_destinations(self.context, pattern)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from tarry.audit.status import AttemptOutcomes
 from tarry.audit.verify import AuditRules
 from tarry.events.stream import EventFilter, StreamedEvent
+from tarry.operations.advice import PolicyAdvice
 from tarry.operations.audit import (
     BalanceReport,
     Progress,
@@ -128,6 +129,9 @@ class Operations(Protocol):
         """Replays the history by policies that are changed as this TOML says; of more messages than `most`, a part.
         `label` names the TOML in errors.
         """
+
+    async def advise_policies(self, *, since: datetime) -> PolicyAdvice:
+        """What the retries since then say about the policies as they are now."""
 
     # Destinations, pauses and throttles
     async def destinations(self, pattern: str = "*") -> list[str]: ...

@@ -21,6 +21,7 @@ from tarry.errors import NotFoundError, SettingsError
 from tarry.events.cloudevent import Event
 from tarry.events.stream import EventFilter, StreamedEvent
 from tarry.operations.api_client import ApiClient, ServerEvents, segment
+from tarry.operations.advice import PolicyAdvice
 from tarry.operations.audit import (
     BalanceReport,
     Progress,
@@ -190,6 +191,9 @@ class RemoteOperations:
         del progress
         body = {"toml": toml, "label": label, "since": since.isoformat(), "most": min(most, MOST_OVER_HTTP)}
         return await self._post(PolicyReplay, "/policies/replay", **body)
+
+    async def advise_policies(self, *, since: datetime) -> PolicyAdvice:
+        return await self._get(PolicyAdvice, "/advice", since=since.isoformat())
 
     async def destinations(self, pattern: str = "*") -> list[str]:
         found = await self.api.get("/queues", {"match": pattern})

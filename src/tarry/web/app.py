@@ -34,6 +34,7 @@ from tarry.topology.verify import verify
 from tarry.web.api import (
     PREFIX,
     actions,
+    advice,
     audit,
     budgets,
     events,
@@ -79,6 +80,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     audit.router,
     explain.router,
     policies.router,
+    advice.router,
     actions.router,
     events.router,
     webhooks.router,
