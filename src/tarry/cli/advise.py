@@ -38,9 +38,9 @@ async def advise(
 ) -> None:
     """Show what can be better about the policies, by what became of their retries.
 
-    Each piece of advice has its evidence, and the table that changes the policy. With --apply, the change is made in the
-    policy's file after a question: the rest of the file stays as it is, and what cannot be changed exactly is refused.
-    `tarry policy replay` shows beforehand what a change would have done.
+    Each piece of advice has its evidence, and the table that changes the policy. With --apply, the change is made in
+    the policy's file after a question: the rest of the file stays as it is, and what cannot be changed exactly is
+    refused. `tarry policy replay` shows beforehand what a change would have done.
     """
     began = moment(since, "--since")
     if began is None:
@@ -95,7 +95,8 @@ def _apply(found: list[Advice], folder: Path, *, yes: bool) -> None:
             failed = True
     for path in sorted(written):
         note(
-            f"{path} is written. Services read it within seconds; `tarry topology plan` shows whether delays need a tier."
+            f"{path} is written. Services use it within seconds; if delays changed, `tarry topology plan` shows "
+            "which tiers they need."
         )
     if failed:
         raise typer.Exit(NOT_MADE)

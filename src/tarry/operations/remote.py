@@ -20,8 +20,8 @@ from tarry.core.json_types import encode_base64
 from tarry.errors import NotFoundError, SettingsError
 from tarry.events.cloudevent import Event
 from tarry.events.stream import EventFilter, StreamedEvent
-from tarry.operations.api_client import ApiClient, ServerEvents, segment
 from tarry.operations.advice import PolicyAdvice
+from tarry.operations.api_client import ApiClient, ServerEvents, segment
 from tarry.operations.audit import (
     BalanceReport,
     Progress,
