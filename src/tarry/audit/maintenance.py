@@ -19,12 +19,13 @@ import structlog
 from tarry.amqp.management import Management
 from tarry.attach.listing import Attachment, attachments
 from tarry.attach.snapshot import read_snapshot
+from tarry.audit.anomalies import AnomalyNow, AnomalyWatch, read_anomalies
 from tarry.audit.depths import Depths
 from tarry.audit.status import SILENT_AFTER, Counts, read_counts
 from tarry.audit.verdict import Open
 from tarry.audit.verify import Auditor, AuditReading, AuditRules
 from tarry.core.names import Destination, Names
-from tarry.errors import BrokerError, TarryError
+from tarry.errors import AuditError, BrokerError, TarryError
 from tarry.store.claims import GIVE_BACK, LEASE
 from tarry.store.database import AdvisoryLock, PostgresSession, Row, open_session
 from tarry.store.retention import SLICE, in_slices, prune
@@ -135,6 +136,8 @@ class AuditFindings:
     """Retry ids and rounds that were named as missing at two readings in a row."""
     attachments: tuple[Attachment, ...] | None = None
     """All attachments with their states; None if the broker could not be read."""
+    anomalies: tuple[AnomalyNow, ...] = ()
+    """Failure rates that are far above the usual ones."""
 
 
 @dataclass(slots=True)
@@ -152,6 +155,10 @@ class AuditPass:
     _before: AuditReading | None = None
     _looked_at: float = field(default_factory=time.monotonic)
     _pruned_at: float | None = None
+    _anomalies: AnomalyWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._anomalies = AnomalyWatch(self.actor)
 
     async def __call__(self) -> AuditFindings:
         """Run one pass. Every process reads; only the leader writes, and only if it has the lock."""
@@ -185,6 +192,7 @@ class AuditPass:
             depth_by_tier={name: depth.messages for name, depth in reading.depths.tiers.items()},
             stuck=await self._stuck(session),
             attachments=await self._attachments(),
+            anomalies=tuple(await read_anomalies(session)),
         )
 
     async def _stuck(self, session: PostgresSession) -> int:
@@ -229,8 +237,24 @@ class AuditPass:
         await session.change("prune_routers", older_than=FORGOTTEN)
         await in_slices(session, "forget_starts")
         recovered = Counter(row[0] for row in await session.rows("count_recovered"))
+        anomalies = await self._look_for_anomalies(session)
         await self._prune(session)
-        return replace(findings, noted=noted, presumed=tuple(presumed), stuck_recovered=recovered)
+        return replace(
+            findings,
+            noted=noted,
+            presumed=tuple(presumed),
+            stuck_recovered=recovered,
+            anomalies=findings.anomalies if anomalies is None else anomalies,
+        )
+
+    async def _look_for_anomalies(self, session: PostgresSession) -> tuple[AnomalyNow, ...] | None:
+        """Those that go on afterwards. A failure must not stop the rest of the pass."""
+        try:
+            await self._anomalies.look(session)
+            return tuple(await read_anomalies(session))
+        except AuditError as error:
+            log.warning("anomalies were not looked for", reason=str(error))
+            return None
 
     async def _note_missing(self, session: PostgresSession, found: Sequence[tuple[str, int]]) -> None:
         if found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from tarry.analytics.advise import FEWEST_DAYS, FEWEST_MESSAGES, Advice, advise
 from tarry.analytics.rollups import (
@@ -19,6 +19,7 @@ from tarry.analytics.rollups import (
 from tarry.core.json_types import DOCUMENTED
 from tarry.operations.context import OperatorContext
 
+USUAL = timedelta(days=7)
 BY = (Dimension.POLICY, Dimension.ERROR, Dimension.ATTEMPT)
 
 
@@ -52,6 +53,11 @@ async def advise_policies(context: OperatorContext, *, since: datetime) -> Polic
         advice=advise(statistics, errors, context.topology.policies),
         notes=await _notes(context, statistics, until),
     )
+
+
+async def usual_advice(context: OperatorContext) -> PolicyAdvice:
+    """From the retries of the last week."""
+    return await advise_policies(context, since=datetime.now(UTC) - USUAL)
 
 
 async def _notes(context: OperatorContext, statistics: list[Statistic], until: datetime) -> list[str]:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from tarry import __version__
 from tarry.core.signature import Secret
 from tarry.errors import SettingsError
+from tarry.operations.advice import usual_advice
 from tarry.operations.context import OperatorContext
 from tarry.operations.idempotency import IdempotencyKeys
 from tarry.operations.overview import activity as read_activity
@@ -65,6 +66,9 @@ NOT_READY = 503
 BACKLOG = 128
 
 OPENAPI = f"{PREFIX}/openapi.json"
+
+ADVICE_FRESH = 300.0
+"""The same for advice: it is taken from days."""
 
 FRESH = 3.0
 """Seconds for which status and findings are reused: the statistics of the broker are up to five seconds old."""
@@ -140,7 +144,10 @@ def _add_api(app: FastAPI, service: Service, settings: Settings, context: Operat
     activity = Shared(partial(read_activity, context), FRESH)
     destinations = Shared(partial(destination_numbers, context), FRESH)
     groups = {by: Shared(partial(review_groups, context, by, Filter(), limit=GROUPS), FRESH) for by in BYS}
-    readings = Readings(app.state.status, activity, app.state.findings, context.files, destinations, groups, service)
+    counsel = Shared(partial(usual_advice, context), ADVICE_FRESH)
+    readings = Readings(
+        app.state.status, activity, app.state.findings, context.files, destinations, groups, counsel, service
+    )
     app.add_middleware(Dashboard, rules=rules, settings=settings, context=context, readings=readings)
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from tarry.operations.advice import PolicyAdvice
+from tarry.operations.advice import USUAL, PolicyAdvice
 from tarry.web.api.auth import Looker
 from tarry.web.api.dependencies import Operations
 from tarry.web.api.parameters import Moment
 
 router = APIRouter(prefix="/advice", tags=["policies"])
-
-USUAL = timedelta(days=7)
 
 
 @router.get("", summary="What can be better about the policies")
