@@ -41,7 +41,7 @@ async def status(*, operations: Operations, as_json: AsJson = False) -> None:
         _show_paused(found.paused)
         _show_events(found.events)
         for anomaly in found.anomalies:
-            line(f"{printable(anomaly.describe())}, {_ago(anomaly.since, datetime.now(UTC))}", "!", "yellow")
+            line(f"{printable(anomaly.describe())}, since {_ago(anomaly.since, datetime.now(UTC))}", "!", "yellow")
         _show_routers(found.routers)
         for problem in found.troubles:
             print_error(problem)

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tarry.analytics.rollups import count_new_steps
 from tarry.core.decide import Rulebook
 from tarry.store.database import SessionSettings
 from tarry.topology.load import load
 from tests.integration.operations.terminal import Terminal
 from tests.support.api import LOOK, TOKENS, ApiInstallation, api_installation
-from tests.support.histories import Lived, events, live, store_rows, useless
+from tests.support.histories import Lived, count_statistics, events, live, store_rows, useless
 from tests.support.services import Services
 from tests.support.spaces import SharedBroker
 from tests.support.store import in_session
@@ -121,7 +120,7 @@ def test_replay_needs_an_operator(api: ApiInstallation) -> None:
 @pytest.fixture(scope="module")
 def counted(api: ApiInstallation, lived: Lived) -> None:
     """The statistics of the history."""
-    in_session(api.installation.dsn, count_new_steps, SessionSettings.STATISTICS)
+    in_session(api.installation.dsn, count_statistics, SessionSettings.STATISTICS)
 
 
 @pytest.mark.usefixtures("counted")
