@@ -57,13 +57,16 @@ def edit_policy(folder: Path, name: str, was: Mapping[str, Any], now: Mapping[st
     """The edit that gives these keys of a policy their new values; raises SettingsError if there is none.
 
     `was` are the values for which it was meant. Of `errors`, those that are new come before all that there are by now.
+    A change that the policy has already is refused too.
     """
     topology = load(folder)
     table, policy = _table(topology, name)
     found = written_policy(policy)
     if RULES in now:
-        added = now[RULES][: len(now[RULES]) - len(was[RULES])]
+        added = [one for one in now[RULES][: len(now[RULES]) - len(was[RULES])] if one not in found[RULES]]
         was, now = {**was, RULES: found[RULES]}, {**now, RULES: [*added, *found[RULES]]}
+    if all(found.get(key) == value for key, value in now.items()):
+        raise SettingsError(f"{table.path}: the policy {name} has this change already.")
     different = [key for key, value in was.items() if found.get(key) != value]
     if different:
         raise SettingsError(

@@ -133,6 +133,8 @@ def test_edit_policy_adds_one_rule_after_the_other(folder: Path) -> None:
     edit_policy(folder, "orders", {"errors": []}, {"errors": [other]}).write()
 
     assert written_policy(load(folder).policies[1])["errors"] == [other, RULE]
+    with pytest.raises(SettingsError, match="has this change already"):
+        edit_policy(folder, "orders", {"errors": []}, {"errors": [RULE]})
 
 
 def test_edit_policy_keeps_the_line_ends_of_the_file(folder: Path) -> None:
