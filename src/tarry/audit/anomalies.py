@@ -99,7 +99,7 @@ class AnomalyWatch:
     _usual: dict[_Subject, Usual | None] = field(default_factory=dict)
 
     async def look(self, session: PostgresSession) -> None:
-        """One pass. The caller has the lock. Statistics that are late are not judged."""
+        """One pass. The caller has the lock of the statistics. Those that are late are not judged."""
         progress, row = await read_progress(session), await session.one("clock")
         if progress is None or row is None or row[0] - progress.counted_until > LATE:
             return

@@ -17,6 +17,13 @@ from datetime import datetime, timedelta
 import structlog
 
 from tarry.amqp.management import Management
+from tarry.analytics.rollups import (
+    StatisticsProgress,
+    StatisticsRules,
+    count_new_steps,
+    prune_statistics,
+    read_progress,
+)
 from tarry.attach.listing import Attachment, attachments
 from tarry.attach.snapshot import read_snapshot
 from tarry.audit.anomalies import AnomalyNow, AnomalyWatch, read_anomalies
@@ -25,9 +32,9 @@ from tarry.audit.status import SILENT_AFTER, Counts, read_counts
 from tarry.audit.verdict import Open
 from tarry.audit.verify import Auditor, AuditReading, AuditRules
 from tarry.core.names import Destination, Names
-from tarry.errors import AuditError, BrokerError, TarryError
+from tarry.errors import BrokerError, TarryError
 from tarry.store.claims import GIVE_BACK, LEASE
-from tarry.store.database import AdvisoryLock, PostgresSession, Row, open_session
+from tarry.store.database import AdvisoryLock, PostgresSession, Row, SessionSettings, open_session
 from tarry.store.retention import SLICE, in_slices, prune
 from tarry.store.rows import GRACE, StuckLimits, Success
 from tarry.tasks import in_thread, sleep_unless
@@ -93,6 +100,8 @@ STALE_CLAIM = timedelta(seconds=30)
 still working on the claim, its record creates the round again."""
 FORGOTTEN = timedelta(days=1)
 """A router that stopped reporting is named for this long."""
+COUNTING = 10.0
+"""Seconds for which one pass counts statistics, and one batch more; the rest is left to the next pass."""
 BACKLOG = 1_000
 """With more requests than this waiting, no success is presumed: the failure may be among those requests."""
 
@@ -108,6 +117,7 @@ class AuditPassRules:
     """How long history and finished retries are kept."""
     keep_payloads: timedelta | None = None
     """How long the payloads of finished retries are kept, if shorter than `keep`."""
+    statistics: StatisticsRules = field(default_factory=StatisticsRules)
     lead_for: timedelta = timedelta(seconds=90)
     """Another router takes over if the leader has made no pass for this long; longer than the interval of passes."""
 
@@ -138,6 +148,8 @@ class AuditFindings:
     """All attachments with their states; None if the broker could not be read."""
     anomalies: tuple[AnomalyNow, ...] = ()
     """Failure rates that are far above the usual ones."""
+    statistics: StatisticsProgress | None = None
+    """How far statistics have been counted; None if that is not known, or if counting has not begun."""
 
 
 @dataclass(slots=True)
@@ -155,20 +167,59 @@ class AuditPass:
     _before: AuditReading | None = None
     _looked_at: float = field(default_factory=time.monotonic)
     _pruned_at: float | None = None
+    _statistics_pruned_at: float | None = None
     _anomalies: AnomalyWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self._anomalies = AnomalyWatch(self.actor)
 
     async def __call__(self) -> AuditFindings:
-        """Run one pass. Every process reads; only the leader writes, and only if it has the lock."""
+        """Run one pass. Every process reads; only the leader writes, and only if it has the lock. Statistics are last,
+        under a lock of their own: they may take longer, and nothing depends on them.
+        """
         async with open_session(self.dsn) as session:
             auditor = Auditor(session, self.management, self.names, AuditRules(self.upkeep.grace, patience=0.0))
             reading = await auditor.read()
             findings = await self._findings(session, reading)
             async with session.lock(AdvisoryLock.AUDIT_PASS) as held:
                 leads = held and await self._leads(session)
-                return await self._write(session, reading, findings) if leads else findings
+                if leads:
+                    findings = await self._write(session, reading, findings)
+            if leads:
+                await self._count_statistics(session)
+                findings = replace(findings, anomalies=tuple(await read_anomalies(session)))
+            return replace(findings, statistics=await self._statistics(session))
+
+    async def _count_statistics(self, session: PostgresSession) -> None:
+        """Counts, and looks for anomalies on the given session: its commits survive a crash of Postgres. A failure must not
+        stop the rest of the pass; the next pass goes on from the same place.
+        """
+        try:
+            async with (
+                open_session(self.dsn, SessionSettings.STATISTICS, name="tarry statistics") as counting,
+                counting.lock(AdvisoryLock.STATISTICS) as held,
+            ):
+                if held:
+                    await count_new_steps(counting, seconds=COUNTING)
+                    await self._prune_statistics(counting)
+                    await self._anomalies.look(session)
+        except TarryError as error:
+            log.warning("statistics were not counted", reason=str(error))
+        except Exception:
+            log.exception("statistics were not counted")
+
+    async def _prune_statistics(self, session: PostgresSession) -> None:
+        now = time.monotonic()
+        if self._statistics_pruned_at is None or now - self._statistics_pruned_at >= PRUNE_EVERY:
+            self._statistics_pruned_at = now
+            await prune_statistics(session, self.upkeep.statistics)
+
+    async def _statistics(self, session: PostgresSession) -> StatisticsProgress | None:
+        try:
+            return await read_progress(session)
+        except TarryError as error:
+            log.warning("how far statistics are counted is not known", reason=str(error))
+            return None
 
     async def _leads(self, session: PostgresSession) -> bool:
         """Whether this router is the leader. It stays the leader for as long as it reports and makes passes."""
@@ -237,24 +288,8 @@ class AuditPass:
         await session.change("prune_routers", older_than=FORGOTTEN)
         await in_slices(session, "forget_starts")
         recovered = Counter(row[0] for row in await session.rows("count_recovered"))
-        anomalies = await self._look_for_anomalies(session)
         await self._prune(session)
-        return replace(
-            findings,
-            noted=noted,
-            presumed=tuple(presumed),
-            stuck_recovered=recovered,
-            anomalies=findings.anomalies if anomalies is None else anomalies,
-        )
-
-    async def _look_for_anomalies(self, session: PostgresSession) -> tuple[AnomalyNow, ...] | None:
-        """Those that go on afterwards. A failure must not stop the rest of the pass."""
-        try:
-            await self._anomalies.look(session)
-            return tuple(await read_anomalies(session))
-        except AuditError as error:
-            log.warning("anomalies were not looked for", reason=str(error))
-            return None
+        return replace(findings, noted=noted, presumed=tuple(presumed), stuck_recovered=recovered)
 
     async def _note_missing(self, session: PostgresSession, found: Sequence[tuple[str, int]]) -> None:
         if found:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
+from tarry.analytics.rollups import Dimension, StatisticFilter
 from tarry.audit.status import AttemptOutcomes
 from tarry.audit.verify import AuditRules
 from tarry.events.stream import EventFilter, StreamedEvent
@@ -44,6 +45,8 @@ from tarry.operations.review.browse import (
 from tarry.operations.review.export import Exported
 from tarry.operations.review.jobs import JobProblem, JobSpec, JobStatus
 from tarry.operations.review.reconcile import Checked
+from tarry.operations.statistics import MOST as MOST_STATISTICS
+from tarry.operations.statistics import StatisticsReport
 from tarry.operations.status import ServiceStatus
 from tarry.operations.stuck import StuckAttempt, StuckRecovery, Wanted
 from tarry.operations.throttle import Throttled, Unthrottled
@@ -132,6 +135,16 @@ class Operations(Protocol):
 
     async def advise_policies(self, *, since: datetime) -> PolicyAdvice:
         """What the retries since then say about the policies as they are now."""
+
+    async def statistics(
+        self,
+        wanted: StatisticFilter,
+        by: Sequence[Dimension] = (),
+        *,
+        by_time: bool = False,
+        limit: int = MOST_STATISTICS,
+    ) -> StatisticsReport:
+        """What happened in this time, by these dimensions: of more than `limit` values, the largest."""
 
     # Destinations, pauses and throttles
     async def destinations(self, pattern: str = "*") -> list[str]: ...
