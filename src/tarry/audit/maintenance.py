@@ -191,8 +191,8 @@ class AuditPass:
             return replace(findings, statistics=await self._statistics(session))
 
     async def _count_statistics(self, session: PostgresSession) -> None:
-        """Counts, and looks for anomalies on the given session: its commits survive a crash of Postgres. A failure must not
-        stop the rest of the pass; the next pass goes on from the same place.
+        """Counts, and looks for anomalies on the given session: its commits survive a crash of Postgres. A failure
+        must not stop the rest of the pass; the next pass goes on from the same place.
         """
         try:
             async with (
