@@ -22,7 +22,7 @@ PAGES = sorted(
     | {*ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")} - GENERATED
 )
 LONGEST_README = 100
-"""Lines: a screen and a half, as it is rendered."""
+"""Lines: a screen and a half of text, and the pictures."""
 FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
 RUN_ELSEWHERE = {
@@ -73,6 +73,19 @@ def test_a_wrong_code_block_is_found(kind: str, text: str) -> None:
 def test_the_page_on_concepts_has_every_state() -> None:
     table = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8").partition("## States")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(State)
+
+
+def class_of(text: str) -> str:
+    """The class `Retried` in a program, without its docstring."""
+    (found,) = [one for one in ast.parse(text).body if isinstance(one, ast.ClassDef) and one.name == "Retried"]
+    found.body = [one for one in found.body if not isinstance(one, ast.Expr)]
+    return ast.unparse(found)
+
+
+def test_the_guide_for_celery_has_the_class_of_the_example_that_is_run() -> None:
+    guide = (ROOT / "docs" / "migrate.md").read_text(encoding="utf-8").partition("## From Celery retries")[2]
+    block = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)[0]
+    assert class_of(block) == class_of((ROOT / "examples" / "celery" / "worker.py").read_text(encoding="utf-8"))
 
 
 def test_the_readme_is_short_and_shows_a_terminal_and_the_dashboard() -> None:

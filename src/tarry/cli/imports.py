@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict, dataclass
+from datetime import UTC
 from typing import Annotated, Any
 
 import typer
@@ -35,17 +36,17 @@ def register(app: typer.Typer) -> None:
 @group.command("postgres")
 def import_postgres(
     *,
+    source: Annotated[
+        str, typer.Option("--table", metavar="TABLE", help="The table or view: retry_queue, or billing.retry_queue.")
+    ],
     dsn: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--dsn",
             envvar="TARRY_IMPORT_DSN",
             help="The database of the table: postgresql://user:password@host/name. Prefer the environment.",
         ),
-    ],
-    source: Annotated[
-        str, typer.Option("--table", metavar="TABLE", help="The table or view: retry_queue, or billing.retry_queue.")
-    ],
+    ] = None,
     where: Annotated[
         str | None, typer.Option(metavar="SQL", help="Which rows wait: \"status = 'pending'\".", show_default="all")
     ] = None,
@@ -76,6 +77,8 @@ def import_postgres(
     Stop what polls the table first. The table is only read: another one beside it,
     tarry_imported, has the keys of imported rows. A stopped import can be run again.
     """
+    if dsn is None:
+        raise SettingsError("Set TARRY_IMPORT_DSN, or give --dsn: the database of the table.")
     options = SourceOptions(source, mapped(mapping or ()), where, queue, zone, counted)
     job = Job(given.topology_from(folder), dsn, options, batch, as_json)
     if dry_run:
@@ -122,14 +125,16 @@ class Job:
             "queue",
             "rows",
             "overdue",
-            "first due",
-            "last due",
+            "first due (UTC)",
+            "last due (UTC)",
             "policy",
             right=("rows", "overdue"),
             copied=("queue",),
         )
         for one in shares:
-            times = (f"{time:%Y-%m-%d %H:%M:%S}" if time else "-" for time in (one.first_due, one.last_due))
+            times = (
+                f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}" if time else "-" for time in (one.first_due, one.last_due)
+            )
             shown.add_row(one.queue or "-", f"{one.rows:,}", f"{one.overdue:,}", *times, self._policy(one.queue))
         print_table(shown)
         line(f"{sum(one.rows for one in shares):,} rows would be imported; nothing was changed")

@@ -35,6 +35,7 @@ from tarry.topology.verify import verify
 from tarry.web.api import (
     PREFIX,
     actions,
+    adaptive,
     advice,
     audit,
     budgets,
@@ -79,6 +80,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     queues.router,
     stuck.router,
     budgets.router,
+    adaptive.router,
     review.router,
     status.router,
     topology.router,
