@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import psycopg
 
 from tarry.analytics.replay import MessageRow, StepRow
+from tarry.analytics.rollups import Counts, KnownError, Statistic, count_new_steps
 from tarry.core.decide import Failure, Review, Rulebook, decide
 from tarry.core.fingerprint import fingerprint
+from tarry.store.database import AdvisoryLock, PostgresSession
 
 DAY_MS = 86_400_000
 
@@ -108,6 +111,44 @@ def _live(event: Event, rules: Rulebook, lived: Lived) -> MessageRow:
     return MessageRow(retry_id, event.queue, None, None, None, most or None, *error, event.at_ms, steps)
 
 
+def statistics_of(rows: Iterable[MessageRow]) -> list[Statistic]:
+    """The counts of such a history by day, policy, error and attempt, as the service counts it."""
+    found: dict[tuple[datetime, str, str, int], dict[str, Any]] = {}
+
+    def count(at_ms: int, detail: Mapping[str, Any], attempt: int, **numbers: int) -> None:
+        key = (_at(at_ms // DAY_MS * DAY_MS), detail["policy"], detail["fingerprint"], attempt)
+        place = found.setdefault(key, {})
+        for name, number in numbers.items():
+            place[name] = place.get(name, 0) + number
+
+    for row in rows:
+        begun: StepRow | None = None
+        for step in row.steps:
+            if step.state in ("scheduled", "in_review") and begun is not None:
+                count(step.at_ms, begun.detail, begun.detail["attempt"], failed=1)
+            match step.state:
+                case "scheduled":
+                    begun = step
+                    count(step.at_ms, step.detail, step.detail["attempt"], scheduled=1)
+                case "returned" if begun is not None:
+                    count(step.at_ms, begun.detail, begun.detail["attempt"], returned=1)
+                case "succeeded" if begun is not None:
+                    took = step.at_ms - row.first_failed_ms
+                    count(step.at_ms, begun.detail, begun.detail["attempt"], succeeded=1, success_ms=took)
+    return [
+        Statistic(Counts(**numbers), starts, policy=policy, error=mark, attempt=attempt)
+        for (starts, policy, mark, attempt), numbers in found.items()
+    ]
+
+
+def known_errors(rows: Iterable[MessageRow]) -> dict[str, KnownError]:
+    return {
+        row.fingerprint: KnownError(row.fingerprint, "retryable", row.error_type, row.error_reason)
+        for row in rows
+        if row.fingerprint is not None
+    }
+
+
 def store_rows(dsn: str, rows: Sequence[MessageRow]) -> None:
     """Writes them as the service would have."""
     with psycopg.connect(dsn) as connection, connection.cursor() as cursor:
@@ -140,3 +181,51 @@ def store_rows(dsn: str, rows: Sequence[MessageRow]) -> None:
 
 def _at(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+async def count_statistics(session: PostgresSession) -> None:
+    """Counts the whole history, as a service does; a service that counts at the same time is waited for."""
+    while True:
+        async with session.lock(AdvisoryLock.STATISTICS) as held:
+            if held:
+                while (await count_new_steps(session)).before_day is not None:
+                    pass
+                return
+        await asyncio.sleep(0.1)
+
+
+RETURNS = """
+with one as (
+    insert into retry (id, queue, state, round, returned_round, policy, error_class, error_type, error_reason,
+                       fingerprint, first_failed_at)
+    select gen_random_uuid(), %(queue)s, 'succeeded', 1, 1, %(policy)s, 'retryable', 'TimeoutError', 'no answer',
+           'f00d', %(at)s
+      from generate_series(1, %(number)s)
+    returning id
+)
+insert into transition (retry_id, round, state, at, actor, detail)
+select id, 1, 'scheduled', %(at)s, 'web-1',
+       tarry_about(%(policy)s, 'retryable', 'f00d', null, null) || '{"due_ms": 1, "delay_ms": 1, "attempt": 1}'
+  from one
+ union all
+select id, 1, 'returned', %(at)s, 'tap', '{"drift_ms": 1}' from one
+ union all
+select id, 2, 'scheduled', %(at)s, 'web-1',
+       tarry_about(%(policy)s, 'retryable', 'f00d', null, null) || '{"due_ms": 1, "delay_ms": 1, "attempt": 2}'
+  from one
+ where %(fail)s
+"""
+
+
+def store_returns(dsn: str, at: datetime, *, good: int, bad: int, queue: str = "orders", policy: str = "gold") -> None:
+    """Retries that return, and of which the bad ones fail again at once."""
+    with psycopg.connect(dsn) as connection:
+        for number, fail in ((good, False), (bad, True)):
+            about = {"queue": queue, "policy": policy, "at": at, "number": number, "fail": fail}
+            connection.execute(RETURNS, about)
+
+
+def store_usual_days(dsn: str, **about: str) -> None:
+    """A week in which a quarter of the returns failed again, at this time of the day."""
+    for day in range(1, 8):
+        store_returns(dsn, datetime.now(UTC) - timedelta(days=day), good=45, bad=15, **about)

@@ -27,6 +27,7 @@ SHARING = (
     "tests/integration/service/test_metrics.py",
     "tests/integration/operations/test_canary_stage_evidence.py",
     "tests/integration/operations/test_pause.py",
+    "tests/integration/operations/test_anomalies.py",
     "tests/integration/operations/test_policies.py",
     "tests/integration/operations/test_statistics.py",
     "tests/integration/operations/test_throttle.py",

@@ -26,6 +26,7 @@ from tarry.analytics.rollups import (
 )
 from tarry.attach.listing import Attachment, attachments
 from tarry.attach.snapshot import read_snapshot
+from tarry.audit.anomalies import AnomalyNow, AnomalyWatch, read_anomalies
 from tarry.audit.depths import Depths
 from tarry.audit.status import SILENT_AFTER, Counts, read_counts
 from tarry.audit.verdict import Open
@@ -145,6 +146,8 @@ class AuditFindings:
     """Retry ids and rounds that were named as missing at two readings in a row."""
     attachments: tuple[Attachment, ...] | None = None
     """All attachments with their states; None if the broker could not be read."""
+    anomalies: tuple[AnomalyNow, ...] = ()
+    """Failure rates that are far above the usual ones."""
     statistics: StatisticsProgress | None = None
     """How far statistics have been counted; None if that is not known, or if counting has not begun."""
 
@@ -165,6 +168,10 @@ class AuditPass:
     _looked_at: float = field(default_factory=time.monotonic)
     _pruned_at: float | None = None
     _statistics_pruned_at: float | None = None
+    _anomalies: AnomalyWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._anomalies = AnomalyWatch(self.actor)
 
     async def __call__(self) -> AuditFindings:
         """Run one pass. Every process reads; only the leader writes, and only if it has the lock. Statistics are last,
@@ -179,19 +186,23 @@ class AuditPass:
                 if leads:
                     findings = await self._write(session, reading, findings)
             if leads:
-                await self._count_statistics()
+                await self._count_statistics(session)
+                findings = replace(findings, anomalies=tuple(await read_anomalies(session)))
             return replace(findings, statistics=await self._statistics(session))
 
-    async def _count_statistics(self) -> None:
-        """A failure must not stop the rest of the pass: the next pass goes on from the same place."""
+    async def _count_statistics(self, session: PostgresSession) -> None:
+        """Counts, and looks for anomalies on the given session: its commits survive a crash of Postgres. A failure
+        must not stop the rest of the pass; the next pass goes on from the same place.
+        """
         try:
             async with (
-                open_session(self.dsn, SessionSettings.STATISTICS, name="tarry statistics") as session,
-                session.lock(AdvisoryLock.STATISTICS) as held,
+                open_session(self.dsn, SessionSettings.STATISTICS, name="tarry statistics") as counting,
+                counting.lock(AdvisoryLock.STATISTICS) as held,
             ):
                 if held:
-                    await count_new_steps(session, seconds=COUNTING)
-                    await self._prune_statistics(session)
+                    await count_new_steps(counting, seconds=COUNTING)
+                    await self._prune_statistics(counting)
+                    await self._anomalies.look(session)
         except TarryError as error:
             log.warning("statistics were not counted", reason=str(error))
         except Exception:
@@ -232,6 +243,7 @@ class AuditPass:
             depth_by_tier={name: depth.messages for name, depth in reading.depths.tiers.items()},
             stuck=await self._stuck(session),
             attachments=await self._attachments(),
+            anomalies=tuple(await read_anomalies(session)),
         )
 
     async def _stuck(self, session: PostgresSession) -> int:

@@ -123,7 +123,8 @@ Command = Callable[..., Coroutine[Any, Any, None]]
 
 
 def operator_command(command: Command, *, only_looks: bool = False) -> Callable[..., None]:
-    """A function for typer: `operations` and filters are replaced by the options that they are built from.
+    """A function for typer: `operations` and filters are replaced by the options that they are built from. A command
+    that has one of those itself, such as `topology`, gets its value too.
 
     Without readable topology files, a command that `only_looks` uses the default names; others refuse.
     """
@@ -131,13 +132,15 @@ def operator_command(command: Command, *, only_looks: bool = False) -> Callable[
     name, make = next(((name, make) for name, make in FILTERS.items() if name in named), ("", None))
     chosen = [] if make is None else _options(make)
     where = _options(operations_from, leave_out="only_looks")
-    own = [one for one in _options(command) if one.name not in ("operations", name)]
+    shared = [one.name for one in where if one.name in named]
+    own = [one for one in _options(command) if one.name not in ("operations", name, *shared)]
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
         set_up_command_logs()
         place = {one.name: given.pop(one.name) for one in where}
         picked = {} if make is None else {name: make(**{one.name: given.pop(one.name) for one in chosen})}
+        picked |= {one: place[one] for one in shared}
         asyncio.run(_run(command, given | picked, place | {"only_looks": only_looks}))
 
     parameters = [*own, *chosen, *where]

@@ -23,6 +23,7 @@ CONTENTS = {
     "serve": ("serve",),
     "topology": ("topology",),
     "policy": ("policy",),
+    "advise": ("advise",),
     "attach": ("attach", "detach"),
     "imports": ("import",),
     "status": ("status",),

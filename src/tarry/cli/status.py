@@ -40,6 +40,8 @@ async def status(*, operations: Operations, as_json: AsJson = False) -> None:
         _show_attached(found.attachments)
         _show_paused(found.paused)
         _show_events(found.events)
+        for anomaly in found.anomalies:
+            line(f"{printable(anomaly.describe())}, since {_ago(anomaly.since, datetime.now(UTC))}", "!", "yellow")
         _show_routers(found.routers)
         for problem in found.troubles:
             print_error(problem)
@@ -152,6 +154,7 @@ def _report(found: ServiceStatus) -> dict[str, Any]:
         "paused": [asdict(one) | {"since": moment(one.since)} for one in found.paused],
         "attachments": [asdict(one) for one in found.attachments],
         "events": _events(found.events),
+        "anomalies": [asdict(one) | {"since": moment(one.since)} for one in found.anomalies],
         "routers": [
             asdict(one) | {"since": moment(one.since), "last_report": moment(one.last_report)} for one in found.routers
         ],

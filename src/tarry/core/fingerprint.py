@@ -16,6 +16,7 @@ _VARYING = re.compile(
     r"|\d+",
     re.IGNORECASE,
 )
+_FREE = re.compile(rf"{_VARYING.pattern}|\s{{2,}}|[^\S ]", re.IGNORECASE)
 
 
 @lru_cache(maxsize=1_024)
@@ -30,3 +31,11 @@ def fingerprint(error_type: str | None, reason: str | None) -> str | None:
 def blanked(reason: str) -> str:
     """`order 4711 not found` → `order # not found`."""
     return _VARYING.sub("#", " ".join(reason.split()))
+
+
+def varying(reason: str) -> list[str]:
+    """What stands before, between and after the parts in which errors with the same fingerprint can differ.
+
+    `order 4711 not found` → `order `, ` not found`.
+    """
+    return _FREE.split(reason)

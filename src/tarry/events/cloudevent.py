@@ -73,11 +73,16 @@ class EventType(StrEnum):
     BREAKER_CLOSED = "tarry.breaker.closed"
     """Returns to a destination succeed again: its breaker has ended the pause."""
 
+    ANOMALY_BEGAN = "tarry.anomaly.began"
+    """Retries of a queue, or of a policy, fail far more often than usual at this time."""
+    ANOMALY_ENDED = "tarry.anomaly.ended"
+    """The failure rate is near the usual one again, or too few retries return to tell."""
+
     @property
     def word(self) -> str:
-        """`scheduled`, `failed_again`, `paused`, `breaker_opened`."""
+        """`scheduled`, `failed_again`, `paused`, `breaker_opened`, `anomaly_began`."""
         _, thing, word = self.value.split(".")
-        return f"{thing}_{word}" if thing == "breaker" else word
+        return f"{thing}_{word}" if thing in ("breaker", "anomaly") else word
 
 
 @dataclass(frozen=True, slots=True)

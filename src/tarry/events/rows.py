@@ -14,6 +14,8 @@ ACTIONS = {
     "resume": EventType.RESUMED,
     "breaker_opened": EventType.BREAKER_OPENED,
     "breaker_closed": EventType.BREAKER_CLOSED,
+    "anomaly_began": EventType.ANOMALY_BEGAN,
+    "anomaly_ended": EventType.ANOMALY_ENDED,
 }
 """The kinds of actions that have an event. The others act on retries, whose steps have events of their own."""
 
@@ -192,6 +194,9 @@ def _data_of_action(row: ActionLogRow, outcome: Mapping[str, Any]) -> dict[str, 
         "reason": row.detail.get("reason") or row.detail.get("why"),
         "until": outcome.get("until"),
         "unfinished": True if row.outcome is None else None,
+        **{name: row.detail.get(name) for name in ("returned", "failed")},
+        "failure_rate": row.detail.get("rate"),
+        "usual_rate": row.detail.get("usual_rate"),
     }
 
 

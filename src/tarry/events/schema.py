@@ -41,11 +41,11 @@ class RetryData(_Data):
 
 
 class ActionData(_Data):
-    """The data of an event about a pause or a breaker."""
+    """The data of an event about a pause, a breaker or an anomaly."""
 
     action_id: str
     kind: str = Field(description="The kind of the action in the action log.")
-    target: str = Field(description="What was paused: a queue, a glob of queues, a policy, a job type.")
+    target: str = Field(description="What it is about: a queue, a glob of queues, a policy, a job type.")
     actor: str
     queue: str | None = Field(None, description="The target, if it is a queue or a glob of queues.")
     policy: str | None = Field(None, description="The target, if it is a policy.")
@@ -53,6 +53,10 @@ class ActionData(_Data):
     reason: str | None = None
     until: datetime | None = Field(None, description="When the pause ends by itself.")
     unfinished: bool | None = Field(None, description="The action was interrupted, and may be done in part.")
+    failure_rate: float | None = Field(None, description="Of an anomaly: the share of returns that failed again.")
+    usual_rate: float | None = Field(None, description="Of an anomaly: what is usual at this time.")
+    returned: int | None = Field(None, description="Returns, of which the failure rate is a share.")
+    failed: int | None = Field(None, description="How many of them failed again.")
 
 
 class EventSchema(BaseModel):
@@ -64,7 +68,7 @@ class EventSchema(BaseModel):
     id: str = Field(description="The same if the event is delivered again, and only then.")
     source: str = Field(description="The installation: `/tarry/`, its vhost, `/` and its prefix.")
     type: EventType
-    subject: str = Field(description="The id of the retry; of a pause or a breaker, what is paused.")
+    subject: str = Field(description="The id of the retry; of another event, what it is about.")
     time: datetime
     sequence: str = Field(description="Orders the events of one subject, when compared as text.")
     state: str = Field(description="The state of the retry after the step: the first word of the routing key.")

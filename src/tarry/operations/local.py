@@ -15,6 +15,7 @@ from tarry.audit.verify import AuditRules
 from tarry.events.stream import EventFilter, StreamedEvent, read_events
 from tarry.operations import (
     adaptive,
+    advice,
     audit,
     breaker,
     budgets,
@@ -31,6 +32,7 @@ from tarry.operations import (
     webhooks,
 )
 from tarry.operations.adaptive import AdaptiveList, ErrorChoiceChanged
+from tarry.operations.advice import PolicyAdvice
 from tarry.operations.audit import (
     BalanceReport,
     Progress,
@@ -181,6 +183,9 @@ class LocalOperations:
         return await policy_replay.replay_policies(
             self.context, toml, since=since, label=label, most=most, progress=progress
         )
+
+    async def advise_policies(self, *, since: datetime) -> PolicyAdvice:
+        return await advice.advise_policies(self.context, since=since)
 
     async def statistics(
         self,

@@ -13,6 +13,7 @@ from tarry.audit.status import AttemptOutcomes
 from tarry.audit.verify import AuditRules
 from tarry.events.stream import EventFilter, StreamedEvent
 from tarry.operations.adaptive import AdaptiveList, ErrorChoiceChanged
+from tarry.operations.advice import PolicyAdvice
 from tarry.operations.audit import (
     BalanceReport,
     Progress,
@@ -132,6 +133,9 @@ class Operations(Protocol):
         """Replays the history by policies that are changed as this TOML says; of more messages than `most`, a part.
         `label` names the TOML in errors.
         """
+
+    async def advise_policies(self, *, since: datetime) -> PolicyAdvice:
+        """What the retries since then say about the policies as they are now."""
 
     async def statistics(
         self,

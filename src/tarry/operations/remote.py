@@ -22,6 +22,7 @@ from tarry.errors import NotFoundError, SettingsError
 from tarry.events.cloudevent import Event
 from tarry.events.stream import EventFilter, StreamedEvent
 from tarry.operations.adaptive import AdaptiveList, ErrorChoiceChanged
+from tarry.operations.advice import PolicyAdvice
 from tarry.operations.api_client import ApiClient, ServerEvents, segment
 from tarry.operations.audit import (
     BalanceReport,
@@ -194,6 +195,9 @@ class RemoteOperations:
         del progress
         body = {"toml": toml, "label": label, "since": since.isoformat(), "most": min(most, MOST_OVER_HTTP)}
         return await self._post(PolicyReplay, "/policies/replay", **body)
+
+    async def advise_policies(self, *, since: datetime) -> PolicyAdvice:
+        return await self._get(PolicyAdvice, "/advice", since=since.isoformat())
 
     async def statistics(
         self,

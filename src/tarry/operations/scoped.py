@@ -106,7 +106,7 @@ class ScopedOperations:
     pause_intake = resume_intake = _refuse
     check_review = export_review = _refuse
     list_budgets = set_budget = unset_budget = _refuse
-    replay_policies = _refuse
+    replay_policies = advise_policies = _refuse
     list_webhooks = test_webhook = replay_webhook = _refuse
 
     async def outcomes(self, within: timedelta, *, queue: str | None = None) -> list[AttemptOutcomes]:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from tarry.amqp.management import Management
 from tarry.attach.listing import AttachmentState, attachments
 from tarry.attach.snapshot import read_snapshot
+from tarry.audit.anomalies import AnomalyNow, read_anomalies
 from tarry.audit.depths import Depths, read_depths
 from tarry.audit.status import (
     Counts,
@@ -77,6 +78,8 @@ class ServiceStatus:
     """What could not be read, and why."""
     events: EventsStatus | None = None
     """null if events are off, or if the token is limited to some queues."""
+    anomalies: list[AnomalyNow] = field(default_factory=list)
+    """Queues and policies whose retries fail far more often than usual."""
 
 
 async def read_status(context: OperatorContext, *, patience: int = PATIENCE) -> ServiceStatus:
@@ -99,6 +102,7 @@ async def read_status(context: OperatorContext, *, patience: int = PATIENCE) -> 
         routers=stored.routers,
         troubles=troubles,
         events=stored.events,
+        anomalies=stored.anomalies,
     )
 
 
@@ -107,11 +111,12 @@ async def read_scoped_status(context: OperatorContext, scope: QueueScope, *, pat
     troubles: list[str] = []
     management = Management(context.address, timeout=patience)
     attached = await _from_broker(lambda: _attachments(context, management), troubles)
-    counts, paused = None, list[PausedNow]()
+    counts, paused, anomalies = None, list[PausedNow](), list[AnomalyNow]()
     try:
         async with context.store.dedicated(SessionSettings.OPERATOR) as session:
             rows = await session.rows("counts_in_scope", scope=scope.likes(), grace=GRACE)
             counts, paused = Counts(*rows[0]), await read_paused(session)
+            anomalies = await read_anomalies(session, scope)
     except AuditError as error:
         troubles.append(str(error))
     return ServiceStatus(
@@ -123,6 +128,7 @@ async def read_scoped_status(context: OperatorContext, scope: QueueScope, *, pat
         attachments=[one for one in attached or [] if scope.allows(_label(one))],
         routers=[],
         troubles=troubles,
+        anomalies=anomalies,
     )
 
 
@@ -143,6 +149,7 @@ class _Stored:
     paused: list[PausedNow] = field(default_factory=list)
     routers: list[RouterStatus] = field(default_factory=list)
     events: EventsStatus | None = None
+    anomalies: list[AnomalyNow] = field(default_factory=list)
 
 
 async def _from_store(context: OperatorContext, troubles: list[str]) -> _Stored:
@@ -154,6 +161,7 @@ async def _from_store(context: OperatorContext, troubles: list[str]) -> _Stored:
                 await read_paused(session),
                 await read_routers(session),
                 await read_events_status(session) if _has_events(context.files) else None,
+                await read_anomalies(session),
             )
     except AuditError as error:
         troubles.append(str(error))

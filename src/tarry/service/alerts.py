@@ -42,6 +42,7 @@ class Alert:
 
 _NOT_READY, _NO_DRAIN, _LATE = "The router is not ready", "A tier does not drain", "Retries are late"
 _DOWN, _BREAKER, _REVIEW = "A destination is down", "A breaker is open", "Review grows"
+_UNUSUAL = "Retries fail more often than usual"
 _POSTGRES, _LOST, _STUCK = "Postgres is down", "The broker lost its data", "An attempt is stuck"
 _EVENTS, _WEBHOOK, _NO_QUEUE = "Events are late", "A webhook fails", "Returns find no queue"
 
@@ -174,6 +175,13 @@ ALERTS = (
         "sum by (queue) (increase(retries_exhausted_total[1h])) > 100",
         "retries do not help messages of {{ $labels.queue }}",
         _DOWN,
+    ),
+    Alert(
+        "TarryAnomaly",
+        "tarry_anomaly",
+        "max by (kind, name) (tarry_anomaly) > 0",
+        "retries of the {{ $labels.kind }} {{ $labels.name }} fail far more often than usual at this time",
+        _UNUSUAL,
     ),
     Alert(
         "TarryBreakerOpen",

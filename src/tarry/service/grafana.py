@@ -208,7 +208,7 @@ DASHBOARDS = (
         "tarry: audit",
         (
             Row("Open retries", ("tarry_open", "tarry_due_now", "tarry_missing", "tarry_stuck_attempts")),
-            Row("Outcomes", ("tarry_presumed", "tarry_stuck_recovered", "tarry_duplicates")),
+            Row("Outcomes", ("tarry_anomaly", "tarry_presumed", "tarry_stuck_recovered", "tarry_duplicates")),
             Row(
                 "Postgres",
                 (

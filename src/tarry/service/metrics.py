@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from tarry import __version__
 from tarry.amqp.publisher import PublishOutcome
 from tarry.attach.listing import AttachmentState
+from tarry.audit.anomalies import AnomalyNow
 from tarry.audit.maintenance import AuditFindings
 from tarry.contract.message import Request
 from tarry.core.breaker import BreakerState
@@ -90,6 +91,7 @@ class AuditMetrics(Collector):
         behind = progress.lag.total_seconds() if progress else None
         yield _single("tarry_statistics_lag_seconds", "How far statistics are behind the history", behind)
         yield _family("tarry_stalled", "Messages in a queue whose destination does not accept them", "queue", stalled)
+        yield _anomalies(found.anomalies if found else ())
 
     @property
     def troubles(self) -> list[str]:
@@ -136,6 +138,18 @@ def _family(name: str, text: str, label: str, values: Mapping[str, float]) -> Ga
     family = GaugeMetricFamily(name, text + ABSENT, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)
+    return family
+
+
+MOST_ANOMALIES = 100
+"""That have a label of their own: the oldest."""
+
+
+def _anomalies(found: Sequence[AnomalyNow]) -> GaugeMetricFamily:
+    text = "The share of returns that fail again, of each queue or policy where it is far above the usual one"
+    family = GaugeMetricFamily("tarry_anomaly", text + ABSENT, labels=["kind", "name"])
+    for one in found[:MOST_ANOMALIES]:
+        family.add_metric([str(one.kind), one.name], one.rate)
     return family
 
 

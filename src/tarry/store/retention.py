@@ -18,6 +18,7 @@ _OF_OPERATORS = (
     "prune_review_jobs",
     "prune_review_edits",
     "prune_stuck_recoveries",
+    "prune_anomalies",
 )
 
 _OF_BUDGETS = ("prune_budget_charges", "prune_budget_uses")

@@ -1,4 +1,6 @@
-"""Finds the lines of keys and list entries in a TOML file, so that an error can name the line of a wrong value."""
+"""Finds the lines of keys and list entries in a TOML file, so that an error can name the line of a wrong value; and the
+places of values, so that one can be replaced without a change to the rest of the file.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +50,32 @@ class Lines:
         return Found(self.lines.get(known), shown)
 
 
+class Span(NamedTuple):
+    """Where a value is in the text."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The place of each value, and of each table."""
+
+    values: Mapping[Path, Span]
+    tables: Mapping[Path, Span]
+    """From the header to the end of the last key that stands in the table itself, not in a table within."""
+
+
+def find_spans(text: str) -> Spans:
+    """Reads text that is valid TOML; of any other text the places may be wrong."""
+    reader = _Reader(list(_tokens(text)))
+    try:
+        reader.read()
+    except (IndexError, RecursionError):
+        return Spans({}, {})
+    return Spans(reader.values, reader.spans)
+
+
 def find_lines(text: str) -> Lines:
     """Reads text that is valid TOML; of any other text the lines may be wrong."""
     reader = _Reader(list(_tokens(text)))
@@ -61,6 +89,11 @@ def find_lines(text: str) -> Lines:
 class _Token(NamedTuple):
     text: str
     line: int
+    start: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
 
 
 def _tokens(text: str) -> Iterator[_Token]:
@@ -69,14 +102,16 @@ def _tokens(text: str) -> Iterator[_Token]:
         line += text.count("\n", counted, found.start())
         counted = found.start()
         if not found[0].startswith("#"):
-            yield _Token(found[0], line)
-    yield _Token("\n", line)
+            yield _Token(found[0], line, found.start())
+    yield _Token("\n", line, len(text))
 
 
 @dataclass(slots=True)
 class _Reader:
     tokens: list[_Token]
     lines: dict[Path, int] = field(default_factory=dict)
+    values: dict[Path, Span] = field(default_factory=dict)
+    spans: dict[Path, Span] = field(default_factory=dict)
     _at: int = 0
     _tables: dict[Path, int] = field(default_factory=dict)
     """For each list of tables, the position of the last one."""
@@ -90,13 +125,18 @@ class _Reader:
                 table = self._header()
             else:
                 self._pair(table)
+                if table in self.spans:
+                    self.spans[table] = Span(self.spans[table].start, self._last_end())
+
+    def _last_end(self) -> int:
+        return self.tokens[self._at - 1].end
 
     def _next(self) -> str:
         return self.tokens[self._at].text
 
     def _header(self) -> Path:
         """`[names]` or `[[policy]]`: the path of the table that follows."""
-        line = self.tokens[self._at].line
+        line, start = self.tokens[self._at].line, self.tokens[self._at].start
         many = self.tokens[self._at + 1].text == "["
         self._at += 2 if many else 1
         path: Path = ()
@@ -110,6 +150,7 @@ class _Reader:
             self.lines.setdefault(path, line)
         path = self._last_table(path)
         self.lines[path] = line
+        self.spans[path] = Span(start, self._last_end())
         return path
 
     def _last_table(self, path: Path) -> Path:
@@ -137,6 +178,7 @@ class _Reader:
         self._value(path)
 
     def _value(self, path: Path) -> None:
+        start = self.tokens[self._at].start
         if self._next() == "[":
             self._list(path)
         elif self._next() == "{":
@@ -144,6 +186,7 @@ class _Reader:
         else:
             while self._next() not in ",]}\n":
                 self._at += 1
+        self.values[path] = Span(start, self._last_end())
 
     def _list(self, path: Path) -> None:
         self._at += 1

@@ -47,6 +47,8 @@ _STATES = {
     "resumed": "resumed",
     "breaker_opened": "breaker_opened",
     "breaker_closed": "breaker_closed",
+    "anomaly_began": "anomaly_began",
+    "anomaly_ended": "anomaly_ended",
 }
 STATES: Mapping[str, str] = {word: str(state) for word, state in _STATES.items()}
 """By the short type of an event, the first word of its routing key."""

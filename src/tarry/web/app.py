@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from tarry import __version__
 from tarry.core.signature import Secret
 from tarry.errors import SettingsError
+from tarry.operations.advice import usual_advice
 from tarry.operations.context import OperatorContext
 from tarry.operations.idempotency import IdempotencyKeys
 from tarry.operations.overview import activity as read_activity
@@ -35,6 +36,7 @@ from tarry.web.api import (
     PREFIX,
     actions,
     adaptive,
+    advice,
     audit,
     budgets,
     events,
@@ -67,6 +69,9 @@ BACKLOG = 128
 
 OPENAPI = f"{PREFIX}/openapi.json"
 
+ADVICE_FRESH = 300.0
+"""The same for advice: it is taken from days."""
+
 FRESH = 3.0
 """Seconds for which status and findings are reused: the statistics of the broker are up to five seconds old."""
 
@@ -82,6 +87,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     audit.router,
     explain.router,
     policies.router,
+    advice.router,
     statistics.router,
     actions.router,
     events.router,
@@ -142,7 +148,8 @@ def _add_api(app: FastAPI, service: Service, settings: Settings, context: Operat
     activity = Shared(partial(read_activity, context), FRESH)
     destinations = Shared(partial(destination_numbers, context), FRESH)
     groups = {by: Shared(partial(review_groups, context, by, Filter(), limit=GROUPS), FRESH) for by in BYS}
-    readings = Readings(app.state.status, activity, app.state.findings, context, destinations, groups, service)
+    advice = Shared(partial(usual_advice, context), ADVICE_FRESH)
+    readings = Readings(app.state.status, activity, app.state.findings, context, destinations, groups, advice, service)
     app.add_middleware(Dashboard, rules=rules, settings=settings, context=context, readings=readings)
 
 

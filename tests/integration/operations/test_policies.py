@@ -1,4 +1,4 @@
-"""Policies against the history, as operators see them: replay, with commands and over HTTP."""
+"""Policies against the history, as operators see them: replay and advice, with commands and over HTTP."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from tarry.core.decide import Rulebook
+from tarry.store.database import SessionSettings
 from tarry.topology.load import load
 from tests.integration.operations.terminal import Terminal
 from tests.support.api import LOOK, TOKENS, ApiInstallation, api_installation
-from tests.support.histories import Lived, events, live, store_rows, useless
+from tests.support.histories import Lived, count_statistics, events, live, store_rows, useless
 from tests.support.services import Services
 from tests.support.spaces import SharedBroker
+from tests.support.store import in_session
 
 pytestmark = pytest.mark.one_series
 
@@ -113,3 +115,64 @@ def test_replay_needs_an_operator(api: ApiInstallation) -> None:
     assert api.call("POST", "/policies/replay", token=LOOK, json=body).status_code == 403
     assert api.call("POST", "/policies/replay", json=body).json()["code"] == "invalid_request"
     assert json.loads(api.call("POST", "/policies/replay", json={"toml": ""}).text)["status"] == 422
+
+
+@pytest.fixture(scope="module")
+def counted(api: ApiInstallation, lived: Lived) -> None:
+    """The statistics of the history."""
+    in_session(api.installation.dsn, count_statistics, SessionSettings.STATISTICS)
+
+
+@pytest.mark.usefixtures("counted")
+def test_advise_names_the_useless_retry_with_the_table_to_paste(terminal: Terminal, lived: Lived) -> None:
+    found = terminal.json("advise", "--since", "7d")
+
+    useless = [one for one in found["advice"] if one["kind"] == "useless_retries"]
+    assert [(one["error_type"], one["retries"], one["succeeded"], one["messages"]) for one in useless] == [
+        ("ValueError", 900, 0, 300)
+    ]
+    assert found["retries"] == lived.attempts
+    text = terminal.run("advise", "--since", "7d").stdout
+    assert "! orders: 0 of 900 retries after ValueError succeeded: make it final" in text
+    assert '{ type = "ValueError", reason = "the card was declined", class = "final" },' in text
+
+
+@pytest.mark.usefixtures("counted")
+def test_advise_says_nothing_about_too_short_a_time(terminal: Terminal) -> None:
+    result = terminal.run("advise", "--since", "1d")
+
+    assert "nothing to advise" in result.stdout
+    assert "so that one outage is no evidence" in result.output
+    assert terminal.run("advise", "--since", "soon").exit_code == 2
+
+
+@pytest.mark.usefixtures("counted")
+def test_advise_applies_the_change_to_the_file_and_to_nothing_else(terminal: Terminal, tmp_path: Path) -> None:
+    file = tmp_path / "tarry.toml"
+    file.write_text(f"# ours\n{POLICIES}")
+    words = ("advise", "--apply", "--topology", str(tmp_path))
+
+    asked = terminal.run(*words)
+    assert (asked.exit_code, "confirm with --yes" in asked.output) == (2, True)
+    assert file.read_text() == f"# ours\n{POLICIES}"
+    applied = terminal.run(*words, "--yes")
+
+    assert applied.exit_code == 0, applied.output
+    rule = '{ type = "ValueError", reason = "the card was declined", class = "final" }'
+    assert f"+    {rule}," in applied.output
+    before, after = POLICIES.split("max_retries = 3\n", 1)
+    assert file.read_text() == f"# ours\n{before}max_retries = 3\nerrors = [\n    {rule},\n]\n{after}"
+    again = terminal.run(*words, "--yes")
+    if terminal.remote:  # the service has its own files, which are as they were
+        assert "the policy orders has this change already" in again.output
+        assert file.read_text().count("ValueError") == 1
+    else:
+        assert "nothing to advise" in again.stdout
+
+
+@pytest.mark.usefixtures("counted")
+def test_advice_is_for_viewers_too(api: ApiInstallation) -> None:
+    found = api.call("GET", "/advice", token=LOOK).json()
+
+    assert [one["kind"] for one in found["advice"]] == ["useless_retries"]
+    assert api.call("GET", "/advice", params={"since": "yesterday"}).status_code == 422

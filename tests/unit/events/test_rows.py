@@ -110,4 +110,20 @@ def test_an_action_names_its_queue_or_policy(target: str, outcome: Any, queue: s
 def test_other_actions_and_failed_ones_have_no_event() -> None:
     assert event_of_action(action("cancel", "m1"), "/") is None
     assert event_of_action(action("pause", "orders", outcome={"error": "x"}), "/") is None
-    assert set(ACTIONS) == {"pause", "resume", "breaker_opened", "breaker_closed"}
+    assert set(ACTIONS) == {
+        *("pause", "resume", "breaker_opened", "breaker_closed", "anomaly_began", "anomaly_ended"),
+    }
+
+
+def test_an_anomaly_says_how_often_retries_fail_and_what_is_usual() -> None:
+    found = action("anomaly_began", "policy gold", outcome={"scope": "policy"})
+    detail = {"reason": "why", "rate": 0.97, "usual_rate": 0.3, "returned": 100, "failed": 97, "error": "E"}
+
+    event = event_of_action(found._replace(detail=detail), "/")
+
+    assert event is not None
+    assert (event.type, event.word, event.subject) == ("tarry.anomaly.began", "anomaly_began", "policy gold")
+    expected = {"policy": "gold", "failure_rate": 0.97, "usual_rate": 0.3, "returned": 100, "failed": 97}
+    assert expected.items() <= event.data.items()
+    assert "queue" not in event.data
+    jsonschema.validate(event.as_json(), SCHEMA)

@@ -91,6 +91,11 @@ CASES = {
         {"destination": "o"},
     ),
     "TarryExhausted": counter("retries_exhausted_total", 2, 1.5, queue="orders"),
+    "TarryAnomaly": Case(
+        {'tarry_anomaly{kind="queue", name="orders"}': constant(0.9)},
+        {'tarry_anomaly{kind="queue", name="orders"}': f"_x{AT}"},
+        {"kind": "queue", "name": "orders"},
+    ),
     "TarryBreakerOpen": gauge("tarry_breaker_state", 2, 1, destination="orders"),
     "TarryBreakerUnsteady": Case(
         {'tarry_breaker_changes_total{destination="orders", to="open"}': rising(0.2)},

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlencode
 
+from tarry.analytics.anomalies import Kind
 from tarry.operations.breaker import BreakerView
 from tarry.operations.overview import Activity
 from tarry.operations.pause import DestinationPause, Pauses
@@ -81,6 +82,7 @@ def _findings(seen: Seen) -> Iterator[OverviewFinding]:
     yield from _of_stuck(seen)
     yield from _of_pauses(seen)
     yield from _of_breakers(seen)
+    yield from _of_anomalies(seen)
     yield from _of_attachments(seen)
     for why in dict.fromkeys((*seen.status.troubles, *seen.troubles)):
         yield OverviewFinding(
@@ -186,6 +188,18 @@ def _of_breakers(seen: Seen) -> Iterator[OverviewFinding]:
                 *(f"/destinations/one?{urlencode({'name': one.queue})}", "Open it"),
                 "A breaker is open",
             )
+
+
+def _of_anomalies(seen: Seen) -> Iterator[OverviewFinding]:
+    for one in seen.status.anomalies:
+        is_queue = one.kind is Kind.QUEUE
+        yield OverviewFinding(
+            "attention",
+            one.describe(),
+            "See whether its consumers, or what they depend on, work. This ends by itself.",
+            *(f"/retries?{urlencode({'queue' if is_queue else 'policy': one.name})}", "Its retries"),
+            "Retries fail more often than usual",
+        )
 
 
 def _page_of(paused: DestinationPause) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 
 from tarry import __version__
 from tarry.errors import Code
+from tarry.operations.advice import PolicyAdvice
 from tarry.operations.context import OperatorContext
 from tarry.operations.overview import Activity, DestinationNumbers
 from tarry.operations.protocol import ActingOperations
@@ -54,6 +55,8 @@ class Readings:
     destinations: Shared[list[DestinationNumbers]]
     groups: Mapping[By, Shared[list[Group]]]
     """In review, the largest."""
+    advice: Shared[PolicyAdvice]
+    """From the retries of the last week."""
     service: Service
 
     @property

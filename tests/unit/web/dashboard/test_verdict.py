@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tarry.analytics.anomalies import Kind
 from tarry.attach.listing import AttachmentState
+from tarry.audit.anomalies import AnomalyNow
 from tarry.audit.status import Counts, RouterStatus
 from tarry.core.breaker import BreakerState
 from tarry.operations.breaker import BreakerView
@@ -57,7 +59,10 @@ def with_pause(**changed: object) -> Seen:
     return replace(FINE, pauses=replace(PAUSES, paused_destinations=[replace(PAUSED, **changed)]))  # type: ignore[arg-type]
 
 
+ANOMALY = AnomalyNow(Kind.QUEUE, "orders", NOW, 0.95, 0.25, 0.97, 200, 190, "TimeoutError")
+
 CASES: dict[str, tuple[Seen, Level, str]] = {
+    "anomaly": (with_status(anomalies=[ANOMALY]), "attention", "orders: 95% of 200 returns failed again, usually 25%"),
     "missing": (replace(FINE, missing=2), "wrong", "2 retries are missing on the broker"),
     "one missing": (replace(FINE, missing=1), "wrong", "1 retry is missing on the broker"),
     "overdue": (with_numbers(overdue=1_500), "wrong", "1,500 retries are overdue"),
