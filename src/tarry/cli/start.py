@@ -25,6 +25,7 @@ CONTENTS = {
     "policy": ("policy",),
     "attach": ("attach", "detach"),
     "status": ("status",),
+    "top": ("top",),
     "history": ("history",),
     "retries": ("retries",),
     "events": ("events",),
