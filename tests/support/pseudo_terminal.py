@@ -25,6 +25,9 @@ HOME = "\x1b[H"
 ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
+END = "\x1b[999m"
+"""Written after the end of the program; shown as nothing."""
+
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[()][A-Z0-9]|\x1b\][^\x07]*\x07|\x1b[=>]|[\r\x07]")
 
 
@@ -101,7 +104,11 @@ class PseudoTerminal:
         wait_for(lambda: text in self.plain, deadline=120, what=f"{text!r} in {self.plain!r}")
 
     def wait_exit(self) -> int:
-        return self.process.wait(timeout=120)
+        """Its exit code, once all that it wrote has been read."""
+        code = self.process.wait(timeout=120)
+        os.write(self.its, END.encode())
+        wait_for(lambda: END in self.text, what="the end of its output")
+        return code
 
     @property
     def is_restored(self) -> bool:

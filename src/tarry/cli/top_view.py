@@ -22,7 +22,7 @@ from tarry.operations.breaker import BreakerView
 from tarry.operations.overview import Activity, DestinationNumbers
 from tarry.operations.pause import DestinationPause, Pauses
 from tarry.operations.status import ServiceStatus
-from tarry.web.dashboard.verdict import Level, OverviewFinding, OverviewVerdict, Seen, judge
+from tarry.operations.verdict import Level, OverviewFinding, OverviewVerdict, Seen, judge
 
 STYLES: dict[Level, str] = {"ok": "green", "attention": "yellow", "wrong": "red"}
 MARKS: dict[Level, str] = {"ok": "✓", "attention": "!", "wrong": "✗"}

@@ -25,9 +25,10 @@ SHELLS = ("bash", "zsh", "fish")
 @pytest.fixture
 def shell(request: pytest.FixtureRequest) -> str:
     """The path of a shell. Its test is skipped where it is not installed, and a warning says so."""
-    found = shutil.which(request.param)
+    name: str = request.param
+    found = shutil.which(name)
     if found is None:
-        reason = f"{request.param} is not installed: completion in it is NOT tested (apt-get install {request.param})"
+        reason = f"{name} is not installed: completion in it is NOT tested (apt-get install {name})"
         warnings.warn(reason, stacklevel=1)
         pytest.skip(reason)
     return found
