@@ -71,7 +71,7 @@ async def top(
     if every < SHORTEST:
         raise SettingsError(f"--interval {interval}: use 100ms or more.")
     set_up_command_logs(logging.CRITICAL)  # a warning would be written across the screen, and the screen names it
-    if once or as_json or not out.is_terminal:
+    if once or as_json or not out.is_terminal or out.is_dumb_terminal:
         await _once(operations, as_json=as_json)
     else:
         await LiveScreen(operations, every.total_seconds()).run()

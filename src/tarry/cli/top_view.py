@@ -133,22 +133,25 @@ def screen(seen: Snapshot | None, totals: Totals, display: Display, now: datetim
     top = [title, *_heading(seen, totals, display, now)]
     sections = list(_sections(seen, now))
     room = display.height - len(top) if display.height else sum(len(one.rows) + LEAST for one in sections)
-    return _joined([*top, *_arranged(sections, display.width if display.height else 0, room)], display)
+    return _joined([*top, *_arranged(sections, display, room)], display)
 
 
-def _arranged(sections: Sequence[Section], width: int, room: int) -> list[Text]:
-    """In one column or two; `width` is 0 for no limit."""
-    if width < TWO_COLUMNS:
-        return stacked(sections, width or UNLIMITED, room)
+def _arranged(sections: Sequence[Section], display: Display, room: int) -> list[Text]:
+    """In two columns if the screen is limited and wide."""
+    width = display.width
+    if width < TWO_COLUMNS or not display.height:
+        return stacked(sections, width, room)
     left = min(LEFT, (width - GAP) * 9 // 20)
     tiers, others = ([one for one in sections if one.is_left is side] for side in (True, False))
     return beside(stacked(tiers, left, room), stacked(others, width - GAP - left, room), left)
 
 
 def _joined(lines: Sequence[Text], display: Display) -> Text:
+    """Without a limit of lines, messages are whole: the terminal wraps them."""
     shown = lines[: display.height or None]
-    for one in shown:
-        one.truncate(display.width, overflow="ellipsis")
+    if display.height:
+        for one in shown:
+            one.truncate(display.width, overflow="ellipsis")
     return Text("\n", no_wrap=True, overflow="crop", end="").join(shown)
 
 

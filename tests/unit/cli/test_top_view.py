@@ -98,6 +98,14 @@ def test_screen_without_a_limit_has_all_rows() -> None:
     assert "more" not in shown
 
 
+def test_screen_without_a_limit_has_tables_as_wide_as_the_terminal_and_whole_messages() -> None:
+    trouble = "Postgres does not answer: " + "x" * 100
+    shown = lines(replace(snapshot(count=100), troubles=[trouble]), size=(80, 0), every=0)
+    assert any(one.endswith(trouble) for one in shown)
+    [destination] = [one for one in shown if "…" in one and one.startswith("notifications")]
+    assert (len(destination) <= 80, destination.split()[1:]) == (True, ["5", "39", "0", "1"])
+
+
 def test_screen_says_first_what_is_wrong() -> None:
     shown = lines(snapshot())
     assert shown[1] == "✗ Something is wrong"
