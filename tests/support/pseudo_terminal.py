@@ -114,9 +114,7 @@ class PseudoTerminal:
     def is_restored(self) -> bool:
         """Whether the modes are as before, the cursor is visible, and the screen of the shell is back."""
         text = self.text
-        if ENTER_SCREEN in text and text.rindex(LEAVE_SCREEN) < text.rindex(ENTER_SCREEN):
-            return False
-        if HIDE_CURSOR in text and text.rindex(SHOW_CURSOR) < text.rindex(HIDE_CURSOR):
+        if text.rfind(LEAVE_SCREEN) < text.rfind(ENTER_SCREEN) or text.rfind(SHOW_CURSOR) < text.rfind(HIDE_CURSOR):
             return False
         return _compared(termios.tcgetattr(self.its)) == _compared(self.modes)
 
