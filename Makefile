@@ -12,6 +12,7 @@ COVERAGE ?=
 PROOFS := $(wildcard tests/acceptance/test_audit_*.py) \
   tests/acceptance/test_budgets.py \
   tests/acceptance/test_layover.py \
+  tests/acceptance/test_import_postgres.py \
   tests/acceptance/test_breaker.py \
   tests/acceptance/test_events.py \
   tests/acceptance/test_serve_bad_requests.py \
@@ -78,7 +79,7 @@ prove: $(READY) ## Run the proofs at their full size, on one series; half an hou
 	@BROKER=$(BROKER) TARRY_AUDIT_CROWD=20000 TARRY_AUDIT_AWAY=30 TARRY_AUDIT_RATE=1000 TARRY_AUDIT_LOST=5000 TARRY_AUDIT_LATE_MS=4000 \
 	  TARRY_HAMMER=1000 TARRY_PAUSED=5000 TARRY_BREAKER=2000 TARRY_REVIEW_CROWD=50000 TARRY_SCHEMATHESIS=200 TARRY_BAD_REQUESTS=10000 \
 	  CLIENT_CUTS=500 TARRY_ELIGIBILITY=10000 TARRY_BUDGETS=10000 TARRY_LAYOVER_STEP_MS=125 \
-	  TARRY_EVENTS=40000 TARRY_EVENTS_RATE=150 TARRY_EVENTS_BETWEEN=15 TARRY_EVENTS_GAP=10 \
+	  TARRY_IMPORT_ROWS=10000 TARRY_EVENTS=40000 TARRY_EVENTS_RATE=150 TARRY_EVENTS_BETWEEN=15 TARRY_EVENTS_GAP=10 \
 	  $(PYTEST) -n 0 -s -v $(or $(ARGS),$(PROOFS))
 
 test-cuts: $(READY) ## Cut each client's connection 500 times at every step of a failure, and count
@@ -106,8 +107,9 @@ check: $(READY) ## Lint, types, import layers, generated files, Dockerfile, mani
 	@$(SITE)
 	@$(BIN)/python -m tests.hostile.advisories
 
-screenshots: $(READY) browser ## Write the pictures of the dashboard to docs/img/
+screenshots: $(READY) browser ## Write the pictures of the dashboard and of a terminal to docs/img/
 	@BROKER=$(BROKER) $(BIN)/python -m tests.integration.web.screenshots $(ARGS)
+	@BROKER=$(BROKER) $(BIN)/python -m tests.integration.demo.recording
 
 audit-dependencies: $(READY) ## Ask the package index about known vulnerabilities of every pinned package
 	@$(BIN)/python -m tests.hostile.advisories

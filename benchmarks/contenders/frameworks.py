@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.contenders.protocol import Command, Facts, Job, bench_module, bench_python
+from benchmarks.contenders.protocol import Command, Facts, Job, bench_module, bench_python, poll_environment
 from benchmarks.router.stage import Space
 
 PREPARES = ("procrastinate_app",)
@@ -52,5 +52,5 @@ class Framework:
     def work(self, _space: Space, _job: Job) -> Sequence[Command]:
         return [[bench_python(), "-m", *self.worker]]
 
-    def environment(self, _space: Space, _job: Job, _place: int) -> dict[str, str]:
-        return dict(self.extra)
+    def environment(self, _space: Space, job: Job, _place: int) -> dict[str, str]:
+        return {**self.extra, **poll_environment(job)}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pika
 import psycopg
 
-from benchmarks.contenders.protocol import Command, Facts, Job, own_module
+from benchmarks.contenders.protocol import Command, Facts, Job, own_module, poll_environment
 from benchmarks.router.stage import Space
 
 REQUESTS = "bench.requests"
@@ -55,8 +55,8 @@ class Poller:
     def work(self, _space: Space, _job: Job) -> Sequence[Command]:
         return [own_module(self.program)]
 
-    def environment(self, _space: Space, _job: Job, _place: int) -> dict[str, str]:
-        return {}
+    def environment(self, _space: Space, job: Job, _place: int) -> dict[str, str]:
+        return poll_environment(job)
 
 
 USUAL = Poller(

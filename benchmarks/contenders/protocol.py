@@ -69,6 +69,22 @@ class Contender(Protocol):
         """For the process at that place in `work`."""
 
 
+POLLING = ("polling-tuned", "polling-usual", "procrastinate")
+"""Contenders that look for what is due at intervals."""
+
+INTERVALS = {"every 50 ms": 0.05, "every 200 ms": 0.2}
+"""Ways to run those where lateness is bounded: at their own intervals, they return everything too late."""
+
+
+def intervals(slug: str) -> list[str]:
+    return list(INTERVALS) if slug in POLLING else []
+
+
+def poll_environment(job: Job) -> dict[str, str]:
+    """The interval, for the programs in `apps` that poll; nothing if the job does not name one."""
+    return {"BENCH_POLL": str(INTERVALS[job.variant])} if job.variant in INTERVALS else {}
+
+
 def own_module(name: str, *arguments: object) -> Command:
     return [sys.executable, "-m", f"benchmarks.contenders.apps.{name}", *map(str, arguments)]
 

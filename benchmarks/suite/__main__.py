@@ -26,11 +26,12 @@ from benchmarks.suite.page import page
 from benchmarks.suite.promises import Promise, promises, quick_promises
 from benchmarks.suite.samples import Samples
 from benchmarks.suite.scaling import scaling
-from benchmarks.suite.scenarios import backlog, cluster, drain, drift, throughput, ways
+from benchmarks.suite.scenarios import backlog, capacity, cluster, drain, drift, throughput, ways
 from benchmarks.suite.tables import PROMISED, grids, promised
 
 SCENARIOS: dict[str, Callable[[Bench], None]] = {
     "warm-up": throughput.warm_up,
+    "capacity": capacity.run,
     "scheduling": throughput.run_scheduling,
     "end-to-end": throughput.run_end_to_end,
     "drift": drift.run,

@@ -25,6 +25,7 @@ class Chart:
 
 
 CHARTS = (
+    Chart("bench-capacity.svg", "capacity", "per_s", "Carried on time", "retries per second, 99 % at most 250 ms late"),
     Chart("bench-end-to-end.svg", "end to end", "per_s", "End to end", "retries per second"),
     Chart("bench-scheduling.svg", "scheduling", "per_s", "Scheduling", "requests per second"),
     Chart("bench-drain.svg", "drain", "per_s", "20,000 due in the same instant", "messages per second"),
@@ -51,10 +52,16 @@ def _chart(found: Samples, names: dict[str, str], one: Chart) -> str | None:
     return bars(one.title, one.unit, rows, log=one.log)
 
 
+def label_of(subject: str, names: dict[str, str]) -> str:
+    """The contender's name, and the way to run it if that is part of the subject."""
+    slug, comma, way = subject.partition(",")
+    return names.get(subject, f"{names[slug]}{comma}{way}" if slug in names else subject)
+
+
 def _rows(found: Samples, names: dict[str, str], scenario: str, measure: str) -> Sequence[Bar]:
     rows = []
     for subject in found.subjects(scenario):
-        spread, label, own = found.spread(scenario, subject, measure), names.get(subject, subject), subject in OWN
+        spread, label, own = found.spread(scenario, subject, measure), label_of(subject, names), subject in OWN
         if spread is None:
             broke = found.failure(scenario, subject) is not None
             rows.append(Bar(label, None, own=own, note="broke: see the page" if broke else "no figure: see the page"))

@@ -4,11 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from benchmarks.suite.charts import label_of
 from benchmarks.suite.grid import Grid, told
-from benchmarks.suite.samples import Samples
+from benchmarks.suite.samples import CAPACITY_BOUND_MS, Samples
 from benchmarks.suite.svg import figure
 
 RATES = (50, 200, 1_000, 3_000)
+
+
+def capacity(found: Samples, names: dict[str, str]) -> Grid:
+    rows = [_carried(found, one, label_of(one, names)) for one in found.subjects("capacity")]
+    text = (
+        f"The steady rate is raised by half, 30 s each, until returns are more than {CAPACITY_BOUND_MS:.0f} ms late at "
+        "the 99th percentile or something is still outstanding a second and a half after the last was due; then one "
+        "rate between is tried. Every retry waits 2 s, 512-byte bodies; tarry's returns must also be in Postgres. Who "
+        "polls is shown at two intervals. Processor time is that of all processes, broker and Postgres included."
+    )
+    columns = (
+        "",
+        "carried, retries per second",
+        "p99 ms late",
+        "came early",
+        "processor time each, µs",
+        "memory, MiB",
+        "",
+    )
+    return Grid("Capacity at bounded drift", text, columns, rows, "bench-capacity.svg")
+
+
+def _carried(found: Samples, subject: str, name: str) -> list[str]:
+    best = found.spread("capacity", subject, "per_s")
+    broke = found.failure("capacity", subject)
+    rate = f"{best.median:.0f}/s" if best else ""
+    late, early, cpu, mib = (
+        found.spread("capacity", subject, f"{one} at {rate}") for one in ("p99 ms", "early", "cpu µs", "MiB")
+    )
+    share = f"{early.median:.0%}" if early and early.median else "none" if early else "–"
+    note = f"broke: {broke}" if broke else "" if best and best.median else "no rate was carried"
+    return [name, told(best), told(late), share, told(cpu), told(mib), note]
 
 
 def drift(found: Samples, names: dict[str, str]) -> Grid:

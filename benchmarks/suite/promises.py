@@ -9,9 +9,13 @@ from benchmarks.suite.samples import Samples, Spread
 
 TARRY = "tarry"
 END_TO_END, SCHEDULING, DRIFT, DRAIN, BACKLOG = "end to end", "scheduling", "drift", "drain", "backlog"
+CAPACITY = "capacity"
 CEILING = "confirmed publishing"
 THREE_TIMES = ("celery-native", "taskiq", "aio-pika", "polling-usual")
 """Whatever schedules through RabbitMQ in Python with delays kept by the broker; and the usual poller."""
+
+DURABLE_PEERS = ("celery-native", "taskiq", "aio-pika", "polling-usual", "procrastinate")
+"""Whatever in Python keeps a waiting retry through the loss of every process but the broker or Postgres."""
 
 NOT_BEHIND = "polling-tuned"
 
@@ -45,7 +49,7 @@ class Promise:
 
 def promises(found: Samples) -> list[Promise]:
     """Of the whole run."""
-    return [*_rates(found), *_drifts(found), *_drains(found, 0.5), *_backlog(found)]
+    return [*_capacities(found), *_rates(found), *_drifts(found), *_drains(found, 0.5), *_backlog(found)]
 
 
 def quick_promises(found: Samples) -> list[Promise]:
@@ -58,6 +62,18 @@ def quick_promises(found: Samples) -> list[Promise]:
         *_drains(found, 0.35),
         _p99(found, TARRY, 200, 100.0),
     ]
+
+
+def _capacities(found: Samples) -> Iterator[Promise]:
+    for other in DURABLE_PEERS:
+        yield _capacity(found, other, 3.0)
+    yield _capacity(found, NOT_BEHIND, 1.0)
+
+
+def _capacity(found: Samples, other: str, floor: float) -> Promise:
+    ours, theirs = found.capacity(TARRY), found.capacity(other)
+    ratio = Spread.of([ours.value / theirs.value]) if ours and theirs and theirs.value else None
+    return Promise(f"capacity at bounded drift, times that of {other}", ratio, floor, (CAPACITY, other))
 
 
 def _rates(found: Samples) -> Iterator[Promise]:

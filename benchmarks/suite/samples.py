@@ -13,6 +13,9 @@ BESIDE = "tarry_per_s"
 HUNDRED_THOUSAND = 100_000
 """So many retries are what costs are told for."""
 
+CAPACITY_BOUND_MS = 250.0
+"""Later than this at the 99th percentile is not on time."""
+
 HEADROOM = 1.15
 """How many times a steady load a contender must return end to end, to be asked to carry it."""
 
@@ -92,6 +95,14 @@ class Samples:
         """Whether it returns enough, end to end, to be asked for a steady load; yes where nobody knows."""
         sustained = self.spread("end to end", subject.partition(",")[0], "per_s")
         return sustained is None or sustained.median >= per_second * HEADROOM
+
+    def capacity(self, slug: str) -> Sample | None:
+        """The most that a contender carried on time, in whichever way to run it that was best."""
+        ways = [one for one in self.subjects("capacity") if one.partition(",")[0] == slug]
+        found = [
+            one for one in self.all if one.scenario == "capacity" and one.subject in ways and one.measure == "per_s"
+        ]
+        return max(found, key=lambda one: one.value, default=None)
 
     def as_json(self) -> dict[str, Any]:
         return {"samples": [asdict(one) for one in self.all], "failures": [asdict(one) for one in self.failures]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.suite.promises import BACKLOG, DRAIN, DRIFT, END_TO_END, SCHEDULING, TARRY, Promise
+from benchmarks.suite.promises import BACKLOG, CAPACITY, DRAIN, DRIFT, END_TO_END, SCHEDULING, TARRY, Promise
 from benchmarks.suite.samples import HUNDRED_THOUSAND, Samples
 from benchmarks.suite.svg import figure
 
@@ -21,6 +21,8 @@ def _why(found: Samples, one: Promise) -> str:
     scenario, other = one.about
     if scenario == END_TO_END:
         return _poller(found, other) if other.startswith("polling") else _other_client(found, other)
+    if scenario == CAPACITY:
+        return _capacity(found, other)
     if scenario == DRAIN:
         return _drain(found)
     if scenario == SCHEDULING:
@@ -68,6 +70,18 @@ def _poller(found: Samples, other: str) -> str:
     else:
         text += " That buys"
     return f"{text} and retries that come back while every process but the broker is down."
+
+
+def _capacity(found: Samples, other: str) -> str:
+    ours, theirs = found.capacity(TARRY), found.capacity(other)
+    if ours is None or theirs is None:
+        return "see the table of capacity."
+    here, there = (found.spread(CAPACITY, one.subject, f"cpu µs at {one.value:.0f}/s") for one in (ours, theirs))
+    told = f" ({figure(here.median)} µs for tarry, {figure(there.median)} µs for it)" if here and there else ""
+    return (
+        f"at the highest rate that each carries, a retry of tarry's takes more processor time{told}: it is written by "
+        "four quorum queues on its way home and each step of it into Postgres."
+    )
 
 
 def _other_client(found: Samples, other: str) -> str:

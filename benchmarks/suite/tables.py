@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks.suite.details import backlog, cluster, cost, drain, drift, ways
+from benchmarks.suite.details import backlog, capacity, cluster, cost, drain, drift, ways
 from benchmarks.suite.grid import Grid, told
 from benchmarks.suite.promises import CEILING, Promise, promises
 from benchmarks.suite.samples import Samples, Spread
@@ -20,6 +20,7 @@ def grids(result: dict[str, Any]) -> list[Grid]:
     names = {slug: one["name"] for slug, one in result["contenders"].items()}
     made = (
         promised(promises(found)),
+        capacity(found, names),
         _throughput(found, names),
         _scheduling(found, names),
         drift(found, names),

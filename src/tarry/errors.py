@@ -20,6 +20,7 @@ TarryError
 │   ├── InsufficientCreditsError  the credit check refused a manual retry
 │   ├── CheckUnavailableError  the credit check gave no answer
 │   └── ForbiddenError         the token is limited to some queues, and the action is not
+├── SourceError            the database that an import reads from refused, or cannot be reached
 ├── OutputError            the output of a command cannot be written
 ├── ApiError               the HTTP API cannot be reached, or refused access
 └── EmbeddedError          the private broker or Postgres is not available or did not start
@@ -100,6 +101,7 @@ class Code(StrEnum):
     # Commands only
     NOT_DRAINABLE = "not_drainable", None, 2
     API_UNREACHABLE = "api_unreachable", None, 1
+    SOURCE_FAILED = "source_failed", None, 1
     OUTPUT_FAILED = "output_failed", None, 1
     EMBEDDED_FAILED = "embedded_failed", None, 1
 
@@ -250,6 +252,12 @@ class ForbiddenError(ControlError):
     """The token is limited to some queues, and the action concerns others as well."""
 
     code = Code.FORBIDDEN
+
+
+class SourceError(TarryError):
+    """The database that an import reads from refused a request, or cannot be reached."""
+
+    code = Code.SOURCE_FAILED
 
 
 class OutputError(TarryError):

@@ -33,7 +33,7 @@ class ApiInstallation:
     client: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
-        self.client = httpx.Client(base_url=self.url, timeout=30)
+        self.client = httpx.Client(base_url=self.url, timeout=90)
 
     @property
     def url(self) -> str:

@@ -21,12 +21,14 @@ PAGES = sorted(
     {ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md"}
     | {*ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")} - GENERATED
 )
+LONGEST_README = 100
+"""Lines: a screen and a half, as it is rendered."""
 FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
 RUN_ELSEWHERE = {
-    "console": "commands, parsed by test_docs_commands; README's are run by test_readme_walkthrough",
+    "console": "commands, parsed by test_docs_commands; run by test_start_walkthrough and test_migrate_guides",
     "sh": "as console; those of api.md are run by test_docs_api_examples",
-    "sql": "run by test_docs_sql and test_client_outcome_reports",
+    "sql": "run by test_docs_sql, test_client_outcome_reports and test_migrate_guides",
     "java": "sent by test_docs_contract's counterpart in examples/",
     "js": "as java",
     "proto": "the contract, compiled by make generate",
@@ -71,6 +73,14 @@ def test_a_wrong_code_block_is_found(kind: str, text: str) -> None:
 def test_the_page_on_concepts_has_every_state() -> None:
     table = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8").partition("## States")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(State)
+
+
+def test_the_readme_is_short_and_shows_a_terminal_and_the_dashboard() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= LONGEST_README
+    pictures = re.findall(r"^!\[[^]]+\]\((docs/img/[^)]+)\)$", text, re.MULTILINE)
+    assert pictures == ["docs/img/session.svg", "docs/img/dashboard-overview.png"]
+    assert "lost 0" in (ROOT / pictures[0]).read_text(encoding="utf-8")
 
 
 def test_the_picture_of_a_message_has_the_steps_of_the_readmes_diagram() -> None:

@@ -17,6 +17,7 @@ from benchmarks.contenders.apps.pacing import arguments
 from benchmarks.contenders.marks import Marker
 
 CONCURRENCY = 20
+POLL_S = float(os.environ.get("BENCH_POLL", "5"))
 DELAY = int(os.environ.get("BENCH_DELAY", "0"))
 STEP, TOGETHER = 0.05, 1_000
 
@@ -55,7 +56,9 @@ async def prepare() -> None:
 
 async def work() -> None:
     async with app.open_async():
-        await app.run_worker_async(concurrency=CONCURRENCY, install_signal_handlers=True)
+        await app.run_worker_async(
+            concurrency=CONCURRENCY, install_signal_handlers=True, fetch_job_polling_interval=POLL_S
+        )
 
 
 if __name__ == "__main__":

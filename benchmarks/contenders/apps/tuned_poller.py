@@ -21,7 +21,7 @@ from tarry.amqp.publisher import Message, Publisher, PublishOutcome
 from tarry.amqp.url import Address
 
 REQUESTS = "bench.requests"
-POLL_S = 1.0
+POLL_S = float(os.environ.get("BENCH_POLL", "1"))
 BATCH = 500
 QUEUE = b"original_queue"
 INSERT = """

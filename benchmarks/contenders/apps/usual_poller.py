@@ -17,7 +17,7 @@ import psycopg
 from benchmarks.contenders.marks import Marker
 
 REQUESTS = "bench.requests"
-POLL_S = 10
+POLL_S = float(os.environ.get("BENCH_POLL", "10"))
 PREFETCH = 100
 INSERT = """
 insert into retry_task (message_id, queue, properties, body, due)

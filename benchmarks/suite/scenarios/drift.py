@@ -37,7 +37,7 @@ def _all_rates(bench: Bench, contender: Contender, job: Job, subject: str) -> No
     with running(bench.on, contender, job) as one:
         one.watch()
         one.start()
-        _warm_up(one)
+        warm_up(one)
         for per_second, seconds in (QUICK if bench.quick else RATES).items():
             if not bench.found.carries(contender.slug, per_second):
                 break  # the page says so
@@ -46,7 +46,7 @@ def _all_rates(bench: Bench, contender: Contender, job: Job, subject: str) -> No
             bench.note(NAME, subject, 0, **{f"{name} at {per_second}/s": value for name, value in figures.items()})
 
 
-def _warm_up(one: Running) -> None:
+def warm_up(one: Running) -> None:
     one.fill(WARM_UP)
     one.wait(one.arrived, WARM_UP, PATIENCE + 60)
 

@@ -7,12 +7,13 @@ error and owner. docs/adr/0036-statistics-are-counted-by-difference.md says how 
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from uuid import UUID
 
 import structlog
@@ -20,6 +21,7 @@ import structlog
 from tarry.core.queue_scope import QueueScope, like
 from tarry.errors import AuditError, SettingsError
 from tarry.store.database import PostgresSession, Queries, Row
+from tarry.store.retention import in_slices
 
 log = structlog.get_logger()
 
@@ -82,6 +84,11 @@ class Counts:
     """How many of the succeeded took up to each of `SUCCESS_BOUNDS_MS`, and longer. Empty by error and by owner."""
     drift_bins: tuple[int, ...] = ()
 
+    def __add__(self, other: Counts) -> Counts:
+        pairs = ((getattr(self, one.name), getattr(other, one.name)) for one in fields(self))
+        sums: Row = tuple(a + b if isinstance(a, int) else _added(a, b) for a, b in pairs)
+        return Counts(*sums)
+
     @property
     def outcomes(self) -> int:
         """Retries whose outcome is known."""
@@ -123,6 +130,10 @@ class Statistic:
     """The number of the retry; 0 of a message that failed for the first time and was not retried."""
     other: bool = False
     """Whether it counts everything that has no row of its own: more queues, errors or owners than are kept."""
+    cost: int = 0
+    """Its returns, each times the cost of its policy."""
+    place: int = 1
+    """By how much it counts, of all times together: 1 for the largest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +164,17 @@ class KnownError:
 
 
 async def read_statistics(
-    store: Queries, wanted: StatisticFilter, by: Collection[Dimension] = (), *, by_time: bool = False
+    store: Queries,
+    wanted: StatisticFilter,
+    by: Collection[Dimension] = (),
+    *,
+    by_time: bool = False,
+    costs: Mapping[str, int] | None = None,
+    most: int | None = None,
 ) -> list[Statistic]:
-    """The counts of this time by these dimensions, ordered by time and then by each dimension."""
+    """The counts of this time by these dimensions, ordered by time and then by each dimension. `costs` are those of
+    policies, 1 if not given. With `most`, only the largest, each with all its times.
+    """
     kind = kind_of(wanted, by)
     rows = await store.rows(
         "statistics",
@@ -170,6 +189,8 @@ async def read_statistics(
         value=wanted.owner if kind == "owner" else wanted.error,
         is_prefix=kind == "error",
         attempt=wanted.attempt,
+        costs=json.dumps(dict(costs or {})),
+        most=most,
     )
     return [_statistic(row, kind) for row in rows]
 
@@ -202,10 +223,15 @@ def _queues(wanted: StatisticFilter) -> dict[str, object]:
 
 def _statistic(row: Row, kind: str) -> Statistic:
     starts, queue, policy, value, attempt, other = row[:6]
-    numbers: Row = (*row[6:-2], tuple(row[-2] or ()), tuple(row[-1] or ()))
+    numbers: Row = (*row[6:-4], tuple(row[-4] or ()), tuple(row[-3] or ()))
     counts = Counts(*numbers)
     error, owner = (value, None) if kind == "error" else (None, value)
-    return Statistic(counts, starts, queue, policy, error, owner, attempt, other)
+    return Statistic(counts, starts, queue, policy, error, owner, attempt, other, *row[-2:])
+
+
+def _added(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    """The sum of two histograms, of which each may be empty."""
+    return tuple(a + b for a, b in zip_longest(one, other, fillvalue=0))
 
 
 def floor(moment: datetime, span: Span) -> datetime:
@@ -262,12 +288,24 @@ class StatisticsProgress:
     """The day of the history before that is being counted; days after it are complete. None if all are."""
     oldest_day: date | None
     """The first day of the history before."""
+    read_at: datetime | None = None
+    """When this was read, by the clock of Postgres."""
+
+    @property
+    def lag(self) -> timedelta:
+        """How far statistics were behind then."""
+        return max(timedelta(0), (self.read_at or self.counted_until) - self.counted_until)
+
+    def late(self, now: datetime) -> str | None:
+        """Since when steps are not counted, if that is long ago."""
+        if now - self.counted_until <= LATE:
+            return None
+        return f"steps since {self.counted_until.astimezone(UTC):%Y-%m-%d %H:%M} UTC are not counted yet"
 
     def describe(self, now: datetime) -> list[str]:
         """What is not counted yet, in words."""
-        found = []
-        if now - self.counted_until > LATE:
-            found.append(f"steps since {self.counted_until:%Y-%m-%d %H:%M} UTC are not counted yet")
+        late = self.late(now)
+        found = [] if late is None else [late]
         if self.before_day is not None:
             oldest = "" if self.oldest_day is None else f"; it begins on {self.oldest_day}"
             found.append(
@@ -279,6 +317,14 @@ class StatisticsProgress:
 
 LATE = timedelta(minutes=10)
 """Statistics that are further behind say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsRules:
+    """How long statistics are kept; None: forever. The names of errors are kept as long as days."""
+
+    keep_hours: timedelta | None = timedelta(days=60)
+    keep_days: timedelta | None = timedelta(days=730)
 
 
 @dataclass(slots=True)
@@ -332,13 +378,28 @@ async def count_new_steps(session: PostgresSession, *, seconds: float = 10.0, ba
     while await _count_before(session) and time.monotonic() < ends:  # one slice at least, however much is new
         pass
     position = await _Position.read(session)
-    return StatisticsProgress(position.counted_until, position.began_at, position.before_day, position.oldest_day)
+    return StatisticsProgress(
+        position.counted_until, position.began_at, position.before_day, position.oldest_day, position.now
+    )
 
 
 async def read_progress(store: Queries) -> StatisticsProgress | None:
     """How far the history has been counted; None if counting has not begun."""
     row = await store.one("statistic_position")
-    return None if row is None or row[1] is None else StatisticsProgress(row[10], row[5], row[7], row[9])
+    return None if row is None or row[1] is None else StatisticsProgress(row[10], row[5], row[7], row[9], row[-1])
+
+
+async def prune_statistics(session: PostgresSession, rules: StatisticsRules) -> int:
+    """Deletes old statistics. What is late for an hour or day that is deleted leaves a difference of its own, which the
+    next call deletes.
+    """
+    total = 0
+    for span, keep in ((Span.HOUR, rules.keep_hours), (Span.DAY, rules.keep_days)):
+        if keep is not None:
+            total += await in_slices(session, "prune_statistics", span=span, older_than=keep)
+    if rules.keep_days is not None:
+        await in_slices(session, "prune_statistic_errors", older_than=rules.keep_days)
+    return total
 
 
 async def _count_next(session: PostgresSession, batch: int) -> bool:
@@ -353,7 +414,7 @@ async def _count_next(session: PostgresSession, batch: int) -> bool:
             limit=batch,
         )
         assert row is not None  # noqa: S101 - it counts
-        number, last_xid, last_id, last_at, ids, lows, highs = row
+        number, last_xid, last_id, last_at, ids, lows, highs, waiting_since = row
         is_full = number >= batch
         reached = int(last_xid) if is_full else was.bound - 1
         if ids:
@@ -363,7 +424,7 @@ async def _count_next(session: PostgresSession, batch: int) -> bool:
             was,
             transition_xid=str(reached),
             last_id=max(was.last_id, last_id),
-            counted_until=min(was.now, last_at) if is_full else was.now,
+            counted_until=min(was.now, last_at if is_full else waiting_since or was.now),
         )
     return bool(is_full)
 

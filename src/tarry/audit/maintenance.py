@@ -17,6 +17,13 @@ from datetime import datetime, timedelta
 import structlog
 
 from tarry.amqp.management import Management
+from tarry.analytics.rollups import (
+    StatisticsProgress,
+    StatisticsRules,
+    count_new_steps,
+    prune_statistics,
+    read_progress,
+)
 from tarry.attach.listing import Attachment, attachments
 from tarry.attach.snapshot import read_snapshot
 from tarry.audit.depths import Depths
@@ -26,7 +33,7 @@ from tarry.audit.verify import Auditor, AuditReading, AuditRules
 from tarry.core.names import Destination, Names
 from tarry.errors import BrokerError, TarryError
 from tarry.store.claims import GIVE_BACK, LEASE
-from tarry.store.database import AdvisoryLock, PostgresSession, Row, open_session
+from tarry.store.database import AdvisoryLock, PostgresSession, Row, SessionSettings, open_session
 from tarry.store.retention import SLICE, in_slices, prune
 from tarry.store.rows import GRACE, StuckLimits, Success
 from tarry.tasks import in_thread, sleep_unless
@@ -92,6 +99,8 @@ STALE_CLAIM = timedelta(seconds=30)
 still working on the claim, its record creates the round again."""
 FORGOTTEN = timedelta(days=1)
 """A router that stopped reporting is named for this long."""
+COUNTING = 10.0
+"""Seconds for which one pass counts statistics, and one batch more; the rest is left to the next pass."""
 BACKLOG = 1_000
 """With more requests than this waiting, no success is presumed: the failure may be among those requests."""
 
@@ -107,6 +116,7 @@ class AuditPassRules:
     """How long history and finished retries are kept."""
     keep_payloads: timedelta | None = None
     """How long the payloads of finished retries are kept, if shorter than `keep`."""
+    statistics: StatisticsRules = field(default_factory=StatisticsRules)
     lead_for: timedelta = timedelta(seconds=90)
     """Another router takes over if the leader has made no pass for this long; longer than the interval of passes."""
 
@@ -135,6 +145,8 @@ class AuditFindings:
     """Retry ids and rounds that were named as missing at two readings in a row."""
     attachments: tuple[Attachment, ...] | None = None
     """All attachments with their states; None if the broker could not be read."""
+    statistics: StatisticsProgress | None = None
+    """How far statistics have been counted; None if that is not known, or if counting has not begun."""
 
 
 @dataclass(slots=True)
@@ -152,16 +164,51 @@ class AuditPass:
     _before: AuditReading | None = None
     _looked_at: float = field(default_factory=time.monotonic)
     _pruned_at: float | None = None
+    _statistics_pruned_at: float | None = None
 
     async def __call__(self) -> AuditFindings:
-        """Run one pass. Every process reads; only the leader writes, and only if it has the lock."""
+        """Run one pass. Every process reads; only the leader writes, and only if it has the lock. Statistics are last,
+        under a lock of their own: they may take longer, and nothing depends on them.
+        """
         async with open_session(self.dsn) as session:
             auditor = Auditor(session, self.management, self.names, AuditRules(self.upkeep.grace, patience=0.0))
             reading = await auditor.read()
             findings = await self._findings(session, reading)
             async with session.lock(AdvisoryLock.AUDIT_PASS) as held:
                 leads = held and await self._leads(session)
-                return await self._write(session, reading, findings) if leads else findings
+                if leads:
+                    findings = await self._write(session, reading, findings)
+            if leads:
+                await self._count_statistics()
+            return replace(findings, statistics=await self._statistics(session))
+
+    async def _count_statistics(self) -> None:
+        """A failure must not stop the rest of the pass: the next pass goes on from the same place."""
+        try:
+            async with (
+                open_session(self.dsn, SessionSettings.STATISTICS, name="tarry statistics") as session,
+                session.lock(AdvisoryLock.STATISTICS) as held,
+            ):
+                if held:
+                    await count_new_steps(session, seconds=COUNTING)
+                    await self._prune_statistics(session)
+        except TarryError as error:
+            log.warning("statistics were not counted", reason=str(error))
+        except Exception:
+            log.exception("statistics were not counted")
+
+    async def _prune_statistics(self, session: PostgresSession) -> None:
+        now = time.monotonic()
+        if self._statistics_pruned_at is None or now - self._statistics_pruned_at >= PRUNE_EVERY:
+            self._statistics_pruned_at = now
+            await prune_statistics(session, self.upkeep.statistics)
+
+    async def _statistics(self, session: PostgresSession) -> StatisticsProgress | None:
+        try:
+            return await read_progress(session)
+        except TarryError as error:
+            log.warning("how far statistics are counted is not known", reason=str(error))
+            return None
 
     async def _leads(self, session: PostgresSession) -> bool:
         """Whether this router is the leader. It stays the leader for as long as it reports and makes passes."""

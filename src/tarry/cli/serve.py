@@ -18,6 +18,7 @@ import structlog
 import typer
 
 from tarry.amqp.management import Management
+from tarry.analytics.rollups import StatisticsRules
 from tarry.audit.maintenance import AuditPass, AuditPassRules
 from tarry.cli.config import Given, SettingsFile
 from tarry.cli.logs import action_writer, set_up_logs
@@ -127,7 +128,7 @@ def _service(context: OperatorContext, topology: Topology, settings: Settings, w
         count_failed=breaker_counts.add_failed,
         heartbeat=Heartbeat(context.store, who),
         caps=caps,
-        notes=lambda: [*outbox.troubles, *webhooks.troubles],
+        notes=lambda: [*outbox.troubles, *webhooks.troubles, *metrics.audit.troubles],
         on_batch=outbox.note_requests,
         traces=span_sender(
             settings.service_name,
@@ -158,6 +159,7 @@ def _audit_pass(context: OperatorContext, settings: Settings, who: str) -> Audit
         quiet=span_of(settings.presume_after),
         keep=span_of(settings.keep_history),
         keep_payloads=span_of(settings.keep_payloads),
+        statistics=StatisticsRules(span_of(settings.keep_hourly_statistics), span_of(settings.keep_statistics)),
         lead_for=(span_of(settings.look_every) or timedelta(0)) + LONGEST_PASS,
     )
     names = settings.read_topology().broker_names

@@ -14,6 +14,8 @@ MOST = "tarry-max-retries"
 DUE = "tarry-due-ms"
 SINCE = "tarry-since-ms"
 DEADLINE = "tarry-deadline-ms"
+IMPORT_DUE = "tarry-import-due-ms"
+"""On the request of an import: when the wait that began elsewhere ends. Never on a message that returns."""
 SCHEDULED = "tarry-scheduled-ms"
 """When its wait began; only on messages of a sampled trace, for the span of the wait."""
 QUEUE = "tarry-queue"
@@ -62,7 +64,7 @@ TRACESTATE = "tracestate"
 READ = frozenset(
     name.encode()
     for name in (
-        *(ID, ROUND, COUNT, SINCE, QUEUE, EXCHANGE, KEY, VIA, OWN_PRIORITY, PROBE, FORM, DEATHS),
+        *(ID, ROUND, COUNT, SINCE, QUEUE, EXCHANGE, KEY, VIA, OWN_PRIORITY, PROBE, FORM, DEATHS, IMPORT_DUE),
         *(ORIGINAL_QUEUE, ORIGINAL_EXCHANGE, ORIGINAL_KEY, RETRY_COUNT, MAX_RETRIES, PRIORITY, JOB_TYPE),
         *(ERROR_REASON, ERROR_TYPE, ERROR_CLASS, RETRY_AFTER, NEXT_RETRY_AT, OWNER, TRACEPARENT, TRACESTATE),
     )

@@ -179,6 +179,7 @@ def _failure(
         error_class=None if silent else _error_class(headers.text(h.ERROR_CLASS)),
         retry_after_ms=None if silent else headers.count(h.RETRY_AFTER),
         next_retry_at_ms=None if silent else _next_retry_at(envelope, headers),
+        import_due_ms=None if silent else headers.moment(h.IMPORT_DUE),
         priority=headers.word(h.PRIORITY) if speaks_contract else None,
         job_type=headers.word(h.JOB_TYPE) if speaks_contract else None,
         owner=_owner(queue, envelope, headers) if speaks_contract else None,

@@ -47,6 +47,8 @@ class Failure(NamedTuple):
     job_type: str | None = None
     owner: str | None = None
     """Whom the message belongs to: a user, a tenant, an organisation."""
+    import_due_ms: int | None = None
+    """When a wait that began elsewhere ends. The retry is already counted, and the due time is kept."""
 
 
 class Schedule(NamedTuple):
@@ -171,10 +173,11 @@ def decide(failure: Failure, rules: Rulebook, now_ms: int, draw: float, caps: Ca
     policy = rules.policy_for(failure)
     if policy is None:
         return Review(None, failure.error_class, f"no policy matches queue {failure.queue!r}")
-    error_class = failure.error_class or policy.classify(failure.error_type, failure.error_reason)
+    error_class = _error_class(failure, policy)
     if error_class is ErrorClass.FINAL:
         return Review(policy, error_class, "the error is final: it is not worth a retry")
-    free = error_class is ErrorClass.RATE_LIMITED and hint_of(failure, now_ms) is not None
+    imported = failure.import_due_ms is not None
+    free = imported or (error_class is ErrorClass.RATE_LIMITED and hint_of(failure, now_ms) is not None)
     most = _most_retries(failure, policy, caps.of(failure.owner, policy.name))
     if not free and failure.retry_count >= most:
         return Review(policy, error_class, f"exhausted: {failure.retry_count} of {most} retries spent", exhausted=True)
@@ -191,6 +194,15 @@ def decide(failure: Failure, rules: Rulebook, now_ms: int, draw: float, caps: Ca
         return Review(policy, error_class, f"exhausted: due later than {age} after its first failure", exhausted=True)
     moved_from = None if way is asked else now_ms + asked.delay_ms
     return Schedule(policy, error_class, failure.retry_count + (not free), most, way, due_ms, moved_from)
+
+
+def _error_class(failure: Failure, policy: Policy) -> ErrorClass:
+    """That of the request, else that of the policy's rules. Whether an import is worth a retry was decided before."""
+    if failure.error_class is not None:
+        return failure.error_class
+    if failure.import_due_ms is not None:
+        return ErrorClass.RETRYABLE
+    return policy.classify(failure.error_type, failure.error_reason)
 
 
 def _most_retries(failure: Failure, policy: Policy, cap: int | None) -> int:
@@ -224,7 +236,13 @@ def hint_of(failure: Failure, now_ms: int) -> int | None:
 
 
 def _way(failure: Failure, policy: Policy, rules: Rulebook, now_ms: int, draw: float, *, free: bool) -> Itinerary:
-    """A hint is the minimum for the backoff; for a rate limit it replaces the backoff. Jitter is added to either."""
+    """A hint is the minimum for the backoff; for a rate limit it replaces the backoff. Jitter is added to either.
+
+    An import has a due time already.
+    """
+    if failure.import_due_ms is not None:
+        left = max(failure.import_due_ms - now_ms, hint_of(failure, now_ms) or 0, 0)
+        return itinerary(rules.ladder, left, rules.tiers)
     base = policy.delay(failure.retry_count)
     hint = hint_of(failure, now_ms)
     wait = base if hint is None else hint if free else max(base, hint)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from tarry.analytics.rollups import Dimension, StatisticFilter
 from tarry.audit.status import AttemptOutcomes
 from tarry.audit.verify import AuditRules
 from tarry.events.stream import EventFilter, StreamedEvent, read_events
@@ -23,6 +24,7 @@ from tarry.operations import (
     pause,
     policy_replay,
     retry_now,
+    statistics,
     stuck,
     throttle,
     webhooks,
@@ -62,6 +64,8 @@ from tarry.operations.review.export import Exported
 from tarry.operations.review.jobs import JobProblem, JobSpec, JobStatus
 from tarry.operations.review.reconcile import Checked
 from tarry.operations.review.work import work_or_wait
+from tarry.operations.statistics import MOST as MOST_STATISTICS
+from tarry.operations.statistics import StatisticsReport
 from tarry.operations.status import PATIENCE, ServiceStatus, read_status
 from tarry.operations.stuck import StuckAttempt, StuckRecovery, Wanted
 from tarry.operations.throttle import Throttled, Unthrottled
@@ -175,6 +179,16 @@ class LocalOperations:
         return await policy_replay.replay_policies(
             self.context, toml, since=since, label=label, most=most, progress=progress
         )
+
+    async def statistics(
+        self,
+        wanted: StatisticFilter,
+        by: Sequence[Dimension] = (),
+        *,
+        by_time: bool = False,
+        limit: int = MOST_STATISTICS,
+    ) -> StatisticsReport:
+        return await statistics.statistics(self.context, wanted, by, by_time=by_time, limit=limit)
 
     async def destinations(self, pattern: str = "*") -> list[str]:
         return await pause.known_destinations(self.context, pattern)

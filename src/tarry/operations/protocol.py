@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
+from tarry.analytics.rollups import Dimension, StatisticFilter
 from tarry.audit.status import AttemptOutcomes
 from tarry.audit.verify import AuditRules
 from tarry.events.stream import EventFilter, StreamedEvent
@@ -43,6 +44,8 @@ from tarry.operations.review.browse import (
 from tarry.operations.review.export import Exported
 from tarry.operations.review.jobs import JobProblem, JobSpec, JobStatus
 from tarry.operations.review.reconcile import Checked
+from tarry.operations.statistics import MOST as MOST_STATISTICS
+from tarry.operations.statistics import StatisticsReport
 from tarry.operations.status import ServiceStatus
 from tarry.operations.stuck import StuckAttempt, StuckRecovery, Wanted
 from tarry.operations.throttle import Throttled, Unthrottled
@@ -128,6 +131,16 @@ class Operations(Protocol):
         """Replays the history by policies that are changed as this TOML says; of more messages than `most`, a part.
         `label` names the TOML in errors.
         """
+
+    async def statistics(
+        self,
+        wanted: StatisticFilter,
+        by: Sequence[Dimension] = (),
+        *,
+        by_time: bool = False,
+        limit: int = MOST_STATISTICS,
+    ) -> StatisticsReport:
+        """What happened in this time, by these dimensions: of more than `limit` values, the largest."""
 
     # Destinations, pauses and throttles
     async def destinations(self, pattern: str = "*") -> list[str]: ...

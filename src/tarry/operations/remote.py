@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
+from tarry.analytics.rollups import Dimension, StatisticFilter
 from tarry.audit.status import AttemptOutcomes
 from tarry.audit.verify import AuditRules
 from tarry.core.durations import format_duration
@@ -53,6 +54,8 @@ from tarry.operations.review.browse import (
 from tarry.operations.review.export import Exported, ExportFolder, about_stored, file_name
 from tarry.operations.review.jobs import JobProblem, JobSpec, JobStatus
 from tarry.operations.review.reconcile import Checked
+from tarry.operations.statistics import MOST as MOST_STATISTICS
+from tarry.operations.statistics import StatisticsReport
 from tarry.operations.status import ServiceStatus
 from tarry.operations.stuck import StuckAttempt, StuckRecovery, Wanted
 from tarry.operations.throttle import Throttled, Unthrottled
@@ -190,6 +193,30 @@ class RemoteOperations:
         del progress
         body = {"toml": toml, "label": label, "since": since.isoformat(), "most": min(most, MOST_OVER_HTTP)}
         return await self._post(PolicyReplay, "/policies/replay", **body)
+
+    async def statistics(
+        self,
+        wanted: StatisticFilter,
+        by: Sequence[Dimension] = (),
+        *,
+        by_time: bool = False,
+        limit: int = MOST_STATISTICS,
+    ) -> StatisticsReport:
+        return await self._get(
+            StatisticsReport,
+            "/statistics",
+            since=wanted.since.isoformat(),
+            until=wanted.until.isoformat(),
+            by=list(by) or None,
+            span=wanted.span,
+            over_time=by_time,
+            queue=wanted.queue,
+            policy=wanted.policy,
+            error=wanted.error,
+            owner=wanted.owner,
+            attempt=wanted.attempt,
+            limit=limit,
+        )
 
     async def destinations(self, pattern: str = "*") -> list[str]:
         found = await self.api.get("/queues", {"match": pattern})

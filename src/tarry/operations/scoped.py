@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NamedTuple, NoReturn
 
+from tarry.analytics.rollups import Dimension, StatisticFilter
 from tarry.audit.status import AttemptOutcomes
 from tarry.core.id_prefix import SHOWN, as_uuid, fingerprint_range, only, uuid_range
 from tarry.core.queue_scope import QueueScope
@@ -50,6 +51,8 @@ from tarry.operations.review.browse import (
     Summary,
 )
 from tarry.operations.review.jobs import JobProblem, JobSpec, JobStatus, unknown_job
+from tarry.operations.statistics import MOST as MOST_STATISTICS
+from tarry.operations.statistics import StatisticsReport
 from tarry.operations.status import ServiceStatus, read_scoped_status
 from tarry.operations.stuck import StuckAttempt, StuckRecovery, Wanted
 from tarry.operations.throttle import Throttled, Unthrottled
@@ -173,6 +176,16 @@ class ScopedOperations:
             raise self._whole_installation("Name one of its queues with `queue`, and no policy.")
         self._check_queue(queue)
         return await self.local.policy_schedules(queue=queue, priority=priority, job_type=job_type)
+
+    async def statistics(
+        self,
+        wanted: StatisticFilter,
+        by: Sequence[Dimension] = (),
+        *,
+        by_time: bool = False,
+        limit: int = MOST_STATISTICS,
+    ) -> StatisticsReport:
+        return await self.local.statistics(replace(wanted, scope=self.scope), by, by_time=by_time, limit=limit)
 
     async def destinations(self, pattern: str = "*") -> list[str]:
         return [one for one in await self.local.destinations(pattern) if self.scope.allows(one)]

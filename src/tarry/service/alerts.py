@@ -333,6 +333,15 @@ ALERTS = (
         for_s=300,
     ),
     Alert(
+        "TarryStatisticsLate",
+        "tarry_statistics_lag_seconds",
+        "max(tarry_statistics_lag_seconds) > 900",
+        "statistics do not have what happened in the last quarter of an hour",
+        "Statistics are late",
+        "info",
+        300,
+    ),
+    Alert(
         "TarryWebhookFails",
         "tarry_webhook_deliveries",
         'sum by (webhook) (increase(tarry_webhook_deliveries_total{outcome!="delivered"}[15m])) > 0',

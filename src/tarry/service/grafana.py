@@ -209,7 +209,16 @@ DASHBOARDS = (
         (
             Row("Open retries", ("tarry_open", "tarry_due_now", "tarry_missing", "tarry_stuck_attempts")),
             Row("Outcomes", ("tarry_presumed", "tarry_stuck_recovered", "tarry_duplicates")),
-            Row("Postgres", ("tarry_degraded", "tarry_postgres_trouble", "tarry_spooled", "tarry_audit_refused")),
+            Row(
+                "Postgres",
+                (
+                    "tarry_degraded",
+                    "tarry_postgres_trouble",
+                    "tarry_spooled",
+                    "tarry_audit_refused",
+                    "tarry_statistics_lag_seconds",
+                ),
+            ),
         ),
     ),
     Dashboard(

@@ -86,7 +86,17 @@ class AuditMetrics(Collector):
         yield _family("tarry_tier_depth", "Messages in a tier on the broker", "tier", depths)
         attached = _attached(found) if found else {}
         yield _family("tarry_attachments", "Attached queues and exchanges, by state", "state", attached)
+        progress = found.statistics if found else None
+        behind = progress.lag.total_seconds() if progress else None
+        yield _single("tarry_statistics_lag_seconds", "How far statistics are behind the history", behind)
         yield _family("tarry_stalled", "Messages in a queue whose destination does not accept them", "queue", stalled)
+
+    @property
+    def troubles(self) -> list[str]:
+        """Whether statistics are late, in words."""
+        progress = self.findings.statistics if self.findings else None
+        found = progress.late(progress.counted_until + progress.lag) if progress else None
+        return [f"statistics are behind: {found}"] if found else []
 
 
 def _states(found: AuditFindings) -> dict[str, float]:

@@ -160,6 +160,14 @@ class Settings(BaseSettings):
     keep_payloads: Span = Field(
         "off", alias="TARRY_KEEP_PAYLOADS", description="How long their payloads are kept, if shorter; `off`: as long."
     )
+    keep_hourly_statistics: Span = Field(
+        "60d",
+        alias="TARRY_KEEP_HOURLY_STATISTICS",
+        description="How long statistics by hour are kept; `off`: forever.",
+    )
+    keep_statistics: Span = Field(
+        "730d", alias="TARRY_KEEP_STATISTICS", description="How long statistics by day are kept; `off`: forever."
+    )
     largest_payload: int = Field(
         1 << 20,
         ge=0,

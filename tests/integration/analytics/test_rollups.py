@@ -24,6 +24,7 @@ from tarry.store.database import PostgresSession, SessionSettings
 from tests.support.seeded_history import SeededHistory, by, expected_counts, stored
 from tests.support.spaces import Database
 from tests.support.store import in_session
+from tests.support.waiting import wait_for
 
 LATELY = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
 
@@ -36,10 +37,18 @@ def connection(database: Database) -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.fixture
-def count(database: Database) -> Callable[..., StatisticsProgress]:
-    """One pass, on a connection of its own."""
+def count(connection: psycopg.Connection[Any], database: Database) -> Callable[..., StatisticsProgress]:
+    """One pass, on a connection of its own, once no transaction of another database holds up what was written."""
 
-    def run(**options: Any) -> StatisticsProgress:
+    def number(of: str) -> int:
+        row = connection.execute(f"select pg_snapshot_{of}(pg_current_snapshot())::text").fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def run(*, at_once: bool = False, **options: Any) -> StatisticsProgress:
+        if not at_once:
+            begun = number("xmax")
+            wait_for(lambda: number("xmin") >= begun, deadline=120, what="the transactions of other tests to be over")
         return in_session(database.dsn, lambda session: count_new_steps(session, **options), SessionSettings.STATISTICS)
 
     return run
@@ -78,7 +87,9 @@ def test_count_new_steps_counts_a_transaction_that_commits_late(
             "insert into transition (retry_id, round, state, actor) values (gen_random_uuid(), 1, 'returned', 'x')"
         )
         history.write()
-        count()
+        progress = count(at_once=True)
+        assert progress.counted_until < datetime.now(UTC) - timedelta(hours=2), "the time of the first step that waits"
+        assert "are not counted yet" in " ".join(progress.describe(datetime.now(UTC)))
         assert not stored(connection, "hour", "queue")  # its rows may become visible below those that were written
         slow.execute("update tarry_probe set at = clock_timestamp()")
         slow.commit()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pika
 import pytest
@@ -12,10 +13,12 @@ from pika.exceptions import NackError
 from tarry.amqp.declare import channel
 from tarry.amqp.management import Management
 from tarry.amqp.url import Address
+from tarry.audit import maintenance
 from tarry.audit.depths import read_depths
 from tarry.audit.maintenance import AuditPass, AuditPassRules, Stall
 from tarry.core.ladder import itinerary
 from tarry.core.names import Names
+from tarry.errors import AuditError
 from tarry.store.database import AdvisoryLock
 from tarry.topology.apply import apply
 from tarry.topology.model import Topology
@@ -110,3 +113,71 @@ def test_a_stalled_relay_is_flagged_with_the_destination_behind_it(store: AuditS
     held = wait_for(stuck, what="the relay to hold what its destination refuses")
     assert store.do(keeper()).stalled == (), "one look is not enough"
     assert store.do(keeper()).stalled == (Stall("retry.relay", held, ("full",)),)
+
+
+def test_an_audit_pass_counts_statistics_and_says_how_far(store: AuditStore, keeper: AuditPass) -> None:
+    began = datetime.now(UTC)
+    store.do(keeper())
+    store.claim(request("m"))
+    store.schedule(M, 1, due_in_ms=-10)
+    store.see(M, 1)
+
+    def counted() -> bool:
+        progress = store.do(keeper()).statistics
+        assert progress is not None
+        assert progress.counted_until >= began
+        return _counted(store) == [("orders", 1, 1)]
+
+    wait_for(counted, deadline=120, what="the steps to be counted, once transactions of other tests are over")
+
+
+def _counted(store: AuditStore) -> list[tuple[Any, ...]]:
+    return store.sql.execute(
+        "select queue, sum(scheduled), sum(returned) from statistic where span = 'day' and kind = 'queue' group by 1"
+    ).fetchall()
+
+
+def test_statistics_are_counted_by_nobody_who_has_not_the_lock(store: AuditStore, keeper: AuditPass) -> None:
+    store.sql.execute("select pg_advisory_lock(%s)", [AdvisoryLock.STATISTICS])
+    assert store.do(keeper()).statistics is None
+    store.sql.execute("select pg_advisory_unlock(%s)", [AdvisoryLock.STATISTICS])
+    assert store.do(keeper()).statistics is not None
+
+
+def test_a_failure_to_count_statistics_stops_nothing_else(
+    store: AuditStore, keeper: AuditPass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does one that nobody expected. How far they are is still told."""
+    store.do(keeper())
+    for number, error in enumerate((AuditError("no"), ZeroDivisionError())):
+        name = f"m-{number}"
+        store.claim(request(name))
+        store.schedule(id_of(name), 1, tier="retry.delay.250ms")
+        store.age(id_of(name), 60 + 40)
+
+        async def fails(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(maintenance, "count_new_steps", fails)
+        found = store.do(keeper())
+        assert found.noted == 1
+        assert found.statistics is not None
+
+
+def test_statistics_have_a_retention_of_their_own(store: AuditStore, keeper: AuditPass) -> None:
+    days = {"hour": (1, 59, 61), "day": (1, 729, 731)}
+    for span, ages in days.items():
+        for age in ages:
+            store.sql.execute(
+                "insert into statistic (span, starts, kind, queue)"
+                " values (%s, date_trunc('day', clock_timestamp() - %s * interval '1 day', 'UTC'), 'queue', 'orders')",
+                (span, age),
+            )
+    store.sql.execute(
+        "insert into statistic_error (queue, fingerprint, seen_at) values"
+        " ('orders', 'old', clock_timestamp() - interval '731 days'), ('orders', 'new', clock_timestamp())"
+    )
+    store.do(keeper())
+    left = store.sql.execute("select span, count(*) from statistic group by 1 order by 1").fetchall()
+    assert left == [("day", 2), ("hour", 2)]
+    assert store.sql.execute("select fingerprint from statistic_error").fetchall() == [("new",)]

@@ -22,7 +22,7 @@ class Credits:
     @property
     def settings(self) -> dict[str, str]:
         url = f"http://user:secret@127.0.0.1:{self.port}/may-retry"
-        return {"MANUAL_RETRY_CHECK_URL": url, "MANUAL_RETRY_CHECK_TIMEOUT_S": "2"}
+        return {"MANUAL_RETRY_CHECK_URL": url, "MANUAL_RETRY_CHECK_TIMEOUT_S": "8"}
 
     def about(self, retry: str) -> list[dict[str, Any]]:
         return [one for one in self.asked if one["retry_id"] == retry]

@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import psycopg
 from playwright.sync_api import Browser
 
 from tests.integration.operations.review.reviewing import send_to_review
@@ -30,6 +31,7 @@ POLICIES = """
 [[policy]]
 name = "payments"
 match = { queue = "payments" }
+cost = 5
 schedule = ["500ms", "2s", "8s", "32s", "2m"]
 max_retries = 5
 
@@ -44,6 +46,35 @@ name = "default"
 backoff = { base = "5m", factor = 2, cap = "1h" }
 jitter = "5m"
 max_retries = 4
+"""
+
+
+DAY = """
+insert into statistic (span, starts, kind, queue, policy, value, attempt, scheduled, returned, succeeded, failed,
+                       exhausted, success_ms, drift_ms, success_bins, drift_bins)
+select 'hour', date_trunc('hour', clock_timestamp(), 'UTC') - hours * interval '1 hour', kind, queue, policy,
+       case kind when 'error' then error else '' end, attempt, tried, tried, good, tried - good,
+       case when attempt = 3 then (tried - good) / 2 else 0 end, good * wait, tried * 12::bigint,
+       case when kind = 'queue'
+            then array[0, 0, good / 2, good / 4, good - good / 2 - good / 4, 0, 0, 0, 0, 0, 0, 0, 0, 0] end,
+       case when kind = 'queue' then array[tried - tried / 50, tried / 50, 0, 0, 0, 0, 0, 0, 0, 0] end
+  from (select *, (tried * case when queue = 'payments' and hours between 5 and 8 then 0.1 else share end)::int as good
+          from (select *, (volume * (1.2 + sin((hours + 3) / 3.8)) * power(0.55, attempt - 1))::int as tried
+                  from generate_series(1, 23) as hours
+                 cross join (values ('payments', 'payments', 'c4b1a2d3e4f50617', 60, 0.82, 20000::bigint),
+                                    ('orders', 'default', '9a0f77aa5522bb31', 40, 0.64, 130000),
+                                    ('mails.welcome', 'mails', '1be07c5f3d2a9908', 25, 0.41, 240000),
+                                    ('invoices', 'default', '5d2c9bb0417ae6f2', 12, 0.03, 310000))
+                       as one (queue, policy, error, volume, share, wait)
+                 cross join generate_series(1, 3) as attempt) as tries) as outcomes
+ cross join (values ('queue'), ('error')) as kinds (kind)
+"""
+ERRORS = """
+insert into statistic_error (queue, fingerprint, error_class, error_type, example) values
+    ('payments', 'c4b1a2d3e4f50617', 'retryable', 'Busy', 'the card terminal is busy'),
+    ('orders', '9a0f77aa5522bb31', 'retryable', 'TimeoutError', 'no answer from payments-3 within 30 s'),
+    ('mails.welcome', '1be07c5f3d2a9908', 'retryable', 'Bounced', '421 try again later'),
+    ('invoices', '5d2c9bb0417ae6f2', 'retryable', 'SchemaError', 'field `total` is missing')
 """
 
 
@@ -92,6 +123,9 @@ def _fill(api: ApiInstallation) -> None:
         api.installation.request("payments", f"HELD-{number}", b"{}", error_type="Busy")
     for number in range(6):
         api.wait_state(api.installation.retry_of(f"HELD-{number}"), "held")
+    with psycopg.connect(api.installation.dsn, autocommit=True) as connection:
+        connection.execute(DAY)
+        connection.execute(ERRORS)
     time.sleep(10)  # the broker's statistics are that old
 
 
@@ -110,6 +144,7 @@ def _pages(api: ApiInstallation) -> dict[str, str]:
         "review": "/review",
         "selection": "/review/selection?queue=orders",
         "job": f"/review/jobs/{made.json()['id']}",
+        "statistics": "/statistics?since=24h",
         "policies": "/policies",
         "topology": "/topology",
         "audit": "/audit",
@@ -133,7 +168,7 @@ def _take_everything(opened: Browser, api: ApiInstallation, into: Path) -> None:
             person.log_in(OPERATE, "alice")
             for name, path in pages.items():
                 person.open(path)
-                for closed in person.page.locator("details:not([open]) > summary").all():
+                for closed in reversed(person.page.locator("details:not([open]) > summary").all()):
                     closed.click()
                 person.page.screenshot(path=into / f"{name}-{width}-{scheme}.png", full_page=name != "runbook")
 

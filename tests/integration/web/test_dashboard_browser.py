@@ -25,7 +25,7 @@ LONG = "w" * 1_000_000
 
 PAGES = (
     *("/", "/destinations", "/retries", "/stuck", "/review", "/review/jobs", "/policies", "/topology", "/audit"),
-    *("/actions", "/runbook"),
+    *("/actions", "/runbook", "/statistics", "/statistics?since=24h&owner=acme"),
     *(f"/review?by={by}" for by in ("queue", "reason", "owner", "age")),
     "/review/selection?queue=slow.shown",
     "/destinations/one?name=slow.shown",

@@ -50,7 +50,7 @@ def known(api: ApiInstallation) -> dict[str, list[str]]:
 
 def described() -> Any:
     """Without a service: the requests are made up before there is one."""
-    app = make_app(cast("Any", None), load_settings(), cast("Any", SimpleNamespace(store=None)))
+    app = make_app(cast("Any", None), load_settings(), cast("Any", SimpleNamespace(store=None, files=None)))
     return app.openapi()
 
 

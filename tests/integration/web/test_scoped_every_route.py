@@ -98,6 +98,11 @@ QUERIES: dict[str, list[dict[str, Any]]] = {
     "/review/messages": [{"queue": "*"}, {"limit": 200}],
     "/review": [{"queue": "*"}],
     "/review/jobs": [{"limit": 200}, {"only_open": True}],
+    "/statistics": [
+        *({"by": by, "over_time": over} for by in ("queue", "error", "owner") for over in (True, False)),
+        {"by": ["queue", "error"], "format": "csv"},
+        {"queue": THEIRS},
+    ],
     "/explain/schedules": [{"queue": THEIRS}, {"policy": "slow"}],
 }
 

@@ -177,6 +177,7 @@ failures = st.builds(
     error_class=st.none() | st.sampled_from(ErrorClass),
     retry_after_ms=st.none() | st.integers(0, 2**53),
     next_retry_at_ms=st.none() | st.integers(0, 2**53),
+    import_due_ms=st.none(),
 )
 
 
@@ -237,3 +238,34 @@ def test_an_opening_beyond_the_ladder_takes_several_legs_and_none_at_all_means_r
     assert "longer than a year" in reviewed(year, rules(PLAIN | weekly)).reason
     never = {"window": [{"only": "mon"}, {"only": "tue"}]}
     assert "do not open within 15 days" in reviewed(Failure("q"), rules(PLAIN | never)).reason
+
+
+IMPORTED = Failure("orders", retry_count=2, error_type="ValidationError", import_due_ms=NOW + 90_000)
+
+
+def test_an_imported_wait_keeps_its_due_time_and_its_count() -> None:
+    errors = [{"type": "*", "class": "final"}]
+    decision = scheduled(IMPORTED, rules(JITTERED | {"errors": errors}), ALMOST_ONE)
+    assert (decision.due_ms, decision.retry_count, decision.error_class) == (NOW + 90_000, 2, RETRYABLE)
+
+
+def test_an_imported_wait_for_the_last_retry_is_not_exhausted() -> None:
+    assert scheduled(IMPORTED._replace(retry_count=9), rules(PLAIN)).retry_count == 9
+
+
+@pytest.mark.parametrize("ago_ms", [0, 1, 86_400_000])
+def test_an_imported_wait_that_is_over_returns_at_once(ago_ms: int) -> None:
+    decision = scheduled(IMPORTED._replace(import_due_ms=NOW - ago_ms), rules(JITTERED), ALMOST_ONE)
+    assert (decision.due_ms, decision.itinerary.delay_ms) == (NOW, 0)
+
+
+@given(st.integers(1, LONGEST_DELAY - 125), st.floats(0, ALMOST_ONE))
+def test_an_imported_wait_is_never_early_and_less_than_a_granule_late(ahead_ms: int, draw: float) -> None:
+    due_ms = scheduled(IMPORTED._replace(import_due_ms=NOW + ahead_ms), rules(JITTERED), draw).due_ms
+    assert 0 <= due_ms - NOW - ahead_ms < LADDER.granularity_ms
+
+
+def test_an_imported_wait_of_more_than_a_year_is_reviewed() -> None:
+    assert (
+        "longer than a year" in reviewed(IMPORTED._replace(import_due_ms=NOW + 2 * LONGEST_DELAY), rules(PLAIN)).reason
+    )

@@ -136,6 +136,7 @@ CASES = {
     ),
     "TarryEligibilityUnknown": counter("tarry_eligibility_unknown_total", 1, 0, policy="p", treated="allow"),
     "TarryEventsLate": gauge("tarry_events_lag_seconds", 121, 120),
+    "TarryStatisticsLate": gauge("tarry_statistics_lag_seconds", 901, 900),
     "TarryWebhookFails": Case(
         {'tarry_webhook_deliveries_total{webhook="w", outcome="failed"}': rising(1)},
         {'tarry_webhook_deliveries_total{webhook="w", outcome="delivered"}': rising(1)},

@@ -1,26 +1,47 @@
 -- name: statistics
 -- Counts of the hours or days from `since` up to `until`, by these dimensions; null where a dimension is not asked for.
--- `other` marks what has no row of its own. `kind` says which counts: those by error or by owner, or else by queue.
-select case when %(by_time)s then starts end,
-       case when %(by_queue)s then queue end,
-       case when %(by_policy)s then policy end,
-       case when %(by_error)s or %(by_owner)s then value end,
-       case when %(by_attempt)s then attempt end,
-       case when %(by_error)s or %(by_owner)s then other
-            when %(by_queue)s then other and queue = '' else false end,
-       sum(scheduled)::bigint, sum(returned)::bigint, sum(succeeded)::bigint, sum(presumed)::bigint, sum(failed)::bigint,
-       sum(exhausted)::bigint, sum(reviewed)::bigint, sum(skipped)::bigint, sum(success_ms)::bigint,
-       sum(drift_ms)::bigint, tarry_sum_bins(success_bins), tarry_sum_bins(drift_bins)
-  from statistic
- where span = %(span)s and kind = %(kind)s and starts >= %(since)s and starts < %(until)s
-   and (%(queue_like)s::text is null or queue like %(queue_like)s)
-   and (%(scope)s::text[] is null or queue like any(%(scope)s::text[]))
-   and (%(policy)s::text is null or policy = %(policy)s)
-   and (%(value)s::text is null
-        or (not other and (value = %(value)s or (%(is_prefix)s and %(value)s <> '' and starts_with(value, %(value)s)))))
-   and (%(attempt)s::int is null or attempt = %(attempt)s)
- group by 1, 2, 3, 4, 5, 6
-having sum(scheduled + returned + succeeded + failed + exhausted + reviewed + skipped) > 0
+-- `other` marks what has no row of its own. `kind` says which counts: those by error or by owner, or else by queue. `costs`
+-- are the costs of policies that are not 1. Values are numbered by how much they count, the largest first; with `most`,
+-- only so many are returned.
+with counted as (
+    select case when %(by_time)s then starts end as starts,
+           case when %(by_queue)s then queue end as queue,
+           case when %(by_policy)s then policy end as policy,
+           case when %(by_error)s or %(by_owner)s then value end as value,
+           case when %(by_attempt)s then attempt end as attempt,
+           case when %(by_error)s or %(by_owner)s then other
+                when %(by_queue)s then other and queue = '' else false end as other,
+           sum(scheduled)::bigint as scheduled, sum(returned)::bigint as returned, sum(succeeded)::bigint as succeeded,
+           sum(presumed)::bigint as presumed, sum(failed)::bigint as failed, sum(exhausted)::bigint as exhausted,
+           sum(reviewed)::bigint as reviewed, sum(skipped)::bigint as skipped, sum(success_ms)::bigint as success_ms,
+           sum(drift_ms)::bigint as drift_ms, tarry_sum_bins(success_bins) as success_bins,
+           tarry_sum_bins(drift_bins) as drift_bins,
+           sum(returned * coalesce((%(costs)s::jsonb ->> policy)::bigint, 1))::bigint as cost
+      from statistic
+     where span = %(span)s and kind = %(kind)s and starts >= %(since)s and starts < %(until)s
+       and (%(queue_like)s::text is null or queue like %(queue_like)s)
+       and (%(scope)s::text[] is null or queue like any(%(scope)s::text[]))
+       and (%(policy)s::text is null or policy = %(policy)s)
+       and (%(value)s::text is null
+            or (not other
+                and (value = %(value)s or (%(is_prefix)s and %(value)s <> '' and starts_with(value, %(value)s)))))
+       and (%(attempt)s::int is null or attempt = %(attempt)s)
+     group by 1, 2, 3, 4, 5, 6
+    having sum(scheduled + returned + succeeded + failed + exhausted + reviewed + skipped) > 0
+),
+sized as (
+    select counted.*,
+           sum(scheduled + returned + exhausted + reviewed + skipped)
+               over (partition by queue, policy, value, attempt, other) as size
+      from counted
+),
+numbered as (
+    select sized.*, dense_rank() over (order by size desc, queue, policy, value, attempt, other) as place from sized
+)
+select starts, queue, policy, value, attempt, other, scheduled, returned, succeeded, presumed, failed, exhausted, reviewed,
+       skipped, success_ms, drift_ms, success_bins, drift_bins, cost, place
+  from numbered
+ where %(most)s::int is null or place <= %(most)s
  order by 1, 2, 3, 4, 5, 6;
 
 -- name: statistic_errors
@@ -90,7 +111,9 @@ touched as (
 )
 select count(*), coalesce(max(xid::text::numeric), 0)::text, coalesce(max(id), 0), max(at),
        (select coalesce(array_agg(retry_id), '{}') from touched), (select coalesce(array_agg(low), '{}') from touched),
-       (select coalesce(array_agg(high), '{}') from touched)
+       (select coalesce(array_agg(high), '{}') from touched),
+       -- The first step that has to wait, until every transaction before its own is over.
+       (select at from transition where xid >= %(bound)s::text::xid8 and id > %(since_id)s order by xid limit 1)
   from step;
 
 -- name: statistic_steps_before

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
-from pydantic import AfterValidator, StringConstraints, TypeAdapter
 from starlette.types import Receive, Scope, Send
 
-from tarry.core.durations import PATTERN
 from tarry.errors import TarryError
 from tarry.events.stream import EventFilter, StreamedEvent
 from tarry.web.api.auth import Looker
 from tarry.web.api.dependencies import Operations
-from tarry.web.api.parameters import Duration, Moment, QueueName, Text, length_of
+from tarry.web.api.parameters import QueueName, Since, Text, begin_of
 
 router = APIRouter(prefix="/events", tags=["events"])
 
@@ -29,25 +25,6 @@ SILENCE = 15.0
 """Seconds without an event after which a comment is sent, so that nothing on the way closes the connection."""
 
 LARGEST_OFFSET = 2**62
-
-
-_duration, _moment = TypeAdapter[str](Duration), TypeAdapter[datetime](Moment)
-
-
-def _since(text: str) -> str:
-    """Checks it: a duration, or a time."""
-    begin_of(text)
-    return text
-
-
-def begin_of(text: str) -> datetime:
-    """`1h` is an hour ago."""
-    if re.fullmatch(PATTERN, text, re.ASCII):
-        return datetime.now(UTC) - length_of(_duration.validate_python(text))
-    return _moment.validate_python(text)
-
-
-Since = Annotated[str, StringConstraints(min_length=1, max_length=40), AfterValidator(_since)]
 
 
 @router.get(

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any
 
 from fastapi import Query, Request
-from pydantic import AfterValidator, BeforeValidator, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, StringConstraints, TypeAdapter
 
 from tarry.core.durations import PATTERN, parse_duration
 from tarry.errors import Code
@@ -72,6 +72,26 @@ Lasting = Annotated[Duration, AfterValidator(_not_zero)]
 
 def length_of(text: str) -> timedelta:
     return timedelta(milliseconds=parse_duration(text))
+
+
+_duration, _moment = TypeAdapter[str](Duration), TypeAdapter[datetime](Moment)
+
+
+def _since(text: str) -> str:
+    """Checks it: a duration, or a time."""
+    begin_of(text)
+    return text
+
+
+def begin_of(text: str) -> datetime:
+    """`1h` is an hour ago."""
+    if re.fullmatch(PATTERN, text, re.ASCII):
+        return datetime.now(UTC) - length_of(_duration.validate_python(text))
+    return _moment.validate_python(text)
+
+
+Since = Annotated[str, StringConstraints(min_length=1, max_length=40), AfterValidator(_since)]
+"""A time, or a duration such as `7d`: so long ago."""
 
 
 async def known_parameters_only(request: Request) -> None:

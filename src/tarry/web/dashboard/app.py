@@ -37,6 +37,7 @@ from tarry.web.dashboard import (
     review,
     runbook,
     static,
+    statistics,
     stuck,
     topology,
 )
@@ -56,7 +57,7 @@ edited takes up to three times its size."""
 OURS = frozenset(
     {
         *("", "login", "logout", "static", "favicon.ico", "live", "runbook", "pauses"),
-        *("destinations", "retries", "stuck", "review", "policies", "topology", "audit", "actions"),
+        *("destinations", "retries", "stuck", "review", "policies", "topology", "audit", "actions", "statistics"),
     }
 )
 """The first segments of the paths of the dashboard."""
@@ -147,6 +148,8 @@ PAGES = (
     PageRoute("/review/jobs/{job_id}/abandon", review.abandon_job, is_action=True),
     PageRoute("/actions", actions.show),
     PageRoute("/policies", policies.show),
+    PageRoute("/statistics", statistics.show),
+    PageRoute("/statistics/export", statistics.export),
     PageRoute("/topology", topology.show),
     PageRoute("/audit", audit.show),
     PageRoute("/audit/compare", audit.compare, is_action=True),

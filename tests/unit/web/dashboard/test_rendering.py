@@ -107,6 +107,29 @@ def test_a_chart_has_a_bar_for_each_number_that_is_not_zero() -> None:
     assert charts.bars([0, 0], "Returns", "now", "later").count("<rect") == 0
 
 
+def test_a_stacked_chart_has_two_parts_where_both_numbers_are_not_zero() -> None:
+    drawn = charts.stacked([(0, 0), (3, 1), (4, 0)], "Outcomes", "a", "b", each="a day", words=("good", "bad"))
+    assert (drawn.count('class="bar"'), drawn.count('class="bar bad"')) == (2, 1)
+    assert "Outcomes: 7 good, 1 bad, at most 4 a day" in drawn
+    assert "<title>3 good, 1 bad</title>" in drawn
+
+
+def test_a_line_has_a_gap_where_nothing_is_known() -> None:
+    drawn = charts.lines([[50, 100, None, 0]], "Rate", "a", "b", "c", top=100)
+    first, alone = (part.partition('"')[0] for part in drawn.split('points="')[1:])
+    assert len(first.split()) == 2
+    assert alone.split() == ["487.5,90.0", "562.5,90.0"]
+    assert charts.lines([[None], []], "Rate", "a", "b", "c").count("<polyline") == 0
+
+
+@pytest.mark.parametrize("values", [[], [None], [0.0], [100.0, None, 12.5], [0.0] * 400])
+def test_a_line_of_rates_stays_within_its_picture(values: list[float | None]) -> None:
+    drawn = charts.rate_line(values, "x")
+    points = [pair.split(",") for part in drawn.split('points="')[1:] for pair in part.partition('"')[0].split()]
+    assert len(drawn.split("<polyline")) == 1 + len(charts._runs(values))
+    assert all(0 <= float(x) <= charts.SPARK_WIDTH and 0 <= float(y) <= charts.SPARK_HEIGHT for x, y in points)
+
+
 @pytest.mark.parametrize("after", [[], [0], [1], [500, 1_000], [1_000, 365 * 86_400_000]])
 def test_a_schedule_stays_within_its_picture(after: list[int]) -> None:
     drawn = charts.schedule(after, max(after, default=0))

@@ -1,4 +1,4 @@
-"""The README's first walk, from top to bottom as it is written, against `tarry up` with its clock running faster."""
+"""The walk of docs/start.md, from top to bottom as it is written, against `tarry up` with its clock running faster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXHAUSTED = "exhausted: 3 of 3 retries spent"
 
 def walk() -> list[tuple[str, str]]:
     """The code blocks of that section in order, each with its language."""
-    section = (ROOT / "README.md").read_text().partition(f"{WALK}\n")[2].partition("\n## ")[0]
+    section = (ROOT / "docs" / "start.md").read_text().partition(f"{WALK}\n")[2].partition("\n## ")[0]
     return re.findall(r"```(\w+)\n(.*?)```", section, flags=re.DOTALL)
 
 
@@ -42,14 +42,14 @@ def commands() -> list[str]:
     return [line.removeprefix("$ ") for line in lines]
 
 
-def test_readme_walk_has_two_consumers_of_about_ten_lines() -> None:
+def test_start_walk_has_two_consumers_of_about_ten_lines() -> None:
     found = files()
     assert list(found) == ["send.py", "orders.py", "payments.py"]
     for text in found.values():
         assert len([line for line in text.splitlines() if line.strip()]) <= 12
 
 
-def test_readme_walk_works_as_written(series: str | None, open_folder: Path) -> None:
+def test_start_walk_works_as_written(series: str | None, open_folder: Path) -> None:
     (open_folder / ".venv").symlink_to(sys.prefix)
     first, *rest = commands()
     assert first == "make up"

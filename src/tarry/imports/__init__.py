@@ -1,0 +1,1 @@
+"""Moves waits that began elsewhere into tarry, with their due times."""
