@@ -15,10 +15,10 @@ HURRIED = {HURRY: "yes"}
 
 def hurry() -> None:
     """In this process, before the service is built."""
-    from tarry.operations import cancel_reconciler, intake, pause_reconciler  # noqa: PLC0415  by now imported
+    from tarry.operations import adaptive, cancel_reconciler, intake, pause_reconciler  # noqa: PLC0415  by now imported
     from tarry.service import tap  # noqa: PLC0415  as above
 
-    for task in (pause_reconciler.run, intake.run, cancel_reconciler.run):
+    for task in (pause_reconciler.run, intake.run, cancel_reconciler.run, adaptive.AdaptiveDecisions.run):
         _change(task, every=0.2)
     _change(cancel_reconciler.reconcile, left_for=timedelta(seconds=10))
     tap.CHECK_EVERY = 0.2

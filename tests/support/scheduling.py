@@ -31,6 +31,7 @@ SHARING = (
     "tests/integration/operations/test_throttle.py",
     "tests/integration/operations/test_breaker.py",
     "tests/integration/operations/test_budgets.py",
+    "tests/integration/operations/test_adaptive.py",
     "tests/integration/operations/test_pause_gates.py",
     "tests/integration/operations/test_cli_invalid_policy_file.py",
     "tests/integration/operations/conftest.py",

@@ -36,6 +36,7 @@ def _lines(found: Explained) -> Iterator[tuple[str, str]]:
         yield "class", f"{found.error_class or 'not known'}: {found.class_why}"
     if found.outcome == "review":
         yield "outcome", f"review, in {found.review_queue}: {found.reason}"
+        yield from _history_lines(found)
         yield from _budget_lines(found)
         return
     if found.outcome == "skip":
@@ -52,11 +53,17 @@ def _lines(found: Explained) -> Iterator[tuple[str, str]]:
         yield "priority", f"{found.return_priority}: {found.priority_why}"
     if found.eligibility:
         yield "eligible", found.eligibility
+    yield from _history_lines(found)
     yield from _budget_lines(found)
     if found.max_rate is not None:
         yield "max rate", f"{found.max_rate} returns a second to this queue; the rest is held, in order"
     if found.breaker:
         yield "breaker", f"{found.breaker}; for its state: tarry breakers"
+
+
+def _history_lines(found: Explained) -> Iterator[tuple[str, str]]:
+    if found.adaptive:
+        yield "history", found.adaptive
 
 
 def _budget_lines(found: Explained) -> Iterator[tuple[str, str]]:
@@ -126,6 +133,8 @@ def print_schedule(schedule: PolicySchedule) -> None:
         line(f"At most {schedule.max_rate} messages a second return to each queue.")
     if schedule.breaker:
         line(f"The breaker of a queue {schedule.breaker}.")
+    if schedule.adaptive:
+        line(f"An error is given up {schedule.adaptive}.")
 
 
 def _bar(start: int, end: int, total: int) -> str:

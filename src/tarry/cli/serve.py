@@ -26,6 +26,7 @@ from tarry.cli.options import TopologyFolder
 from tarry.events.outbox import Outbox
 from tarry.events.webhooks import WebhookDeliveries
 from tarry.operations import action_log, budgets, cancel_reconciler, intake, pause_reconciler, stuck
+from tarry.operations.adaptive import AdaptiveDecisions
 from tarry.operations.breaker_reconciler import BreakerCounts
 from tarry.operations.context import OperatorContext, OperatorLimits
 from tarry.operations.credit_check import CreditCheck
@@ -77,7 +78,7 @@ def serve(settings: Settings) -> None:
 def _service(context: OperatorContext, topology: Topology, settings: Settings, who: str) -> Service:
     dsn, every = settings.dsn, span_of(settings.look_every)
     switch, metrics = IntakeSwitch(), Metrics()
-    breaker_counts, caps = BreakerCounts(context), budgets.CurrentCaps()
+    breaker_counts, caps, given_up = BreakerCounts(context), budgets.CurrentCaps(), AdaptiveDecisions(context)
     webhooks = WebhookDeliveries(
         topology,
         context.address,
@@ -112,6 +113,7 @@ def _service(context: OperatorContext, topology: Topology, settings: Settings, w
             ),
             "action log": partial(action_log.run, context.store),
             "caps": lambda stop: budgets.run(context, stop, caps.use),
+            "adaptive": given_up.run,
             "intake": lambda stop: intake.run(context, stop, switch.set),
             "review": partial(review_work.run, context),
             **_stuck_recovery(context, settings),
@@ -128,7 +130,8 @@ def _service(context: OperatorContext, topology: Topology, settings: Settings, w
         count_failed=breaker_counts.add_failed,
         heartbeat=Heartbeat(context.store, who),
         caps=caps,
-        notes=lambda: [*outbox.troubles, *webhooks.troubles, *metrics.audit.troubles],
+        errors_given_up=given_up,
+        notes=lambda: [*outbox.troubles, *webhooks.troubles, *metrics.audit.troubles, *given_up.troubles],
         on_batch=outbox.note_requests,
         traces=span_sender(
             settings.service_name,

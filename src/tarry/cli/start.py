@@ -38,6 +38,7 @@ CONTENTS = {
     "breakers": ("breakers",),
     "stuck": ("stuck",),
     "budget": ("budget",),
+    "adaptive": ("adaptive",),
     "actions": ("actions",),
     "token": ("token",),
     "review": ("review",),

@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, NamedTuple, Self
+from typing import NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from tarry.core.duration_field import Duration
 from tarry.core.durations import format_duration, humanise
 from tarry.core.model import Model
+from tarry.core.share_field import Share
 
 SECOND_MS = 1_000
 HOUR_MS = 3_600_000
@@ -39,25 +40,6 @@ LONGEST_STEP = timedelta(seconds=10)
 
 LONGEST_OBSERVE = timedelta(seconds=10)
 """The minimum time for which a probe is watched, unless `wait` is shorter."""
-
-
-def _parse_share(value: object) -> float:
-    """`"50%"` → 0.5."""
-    try:
-        share = float(value[:-1]) / 100 if isinstance(value, str) and value.endswith("%") else 0.0
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
-        raise ValueError(f"`{value}`: use a share above 0% and up to 100%, as in 50%")
-    return share
-
-
-Share = Annotated[
-    float,
-    BeforeValidator(_parse_share),
-    PlainSerializer(lambda share: f"{share * 100:g}%", return_type=str),
-    WithJsonSchema({"type": "string", "examples": ["50%"]}),
-]
 
 
 class Breaker(Model):

@@ -1,6 +1,7 @@
 """Decides whether a failed message is retried, after which delay, or goes to review. Pure: `now` is an argument.
 
-A guard can turn a decision to schedule into a skip: the message is not wanted any more.
+A guard can turn a decision to schedule into a skip: the message is not wanted any more. Or into a review: the history
+says that the retries of its error do not succeed.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeVar
 
+from tarry.core.adaptive import ErrorsGivenUp
 from tarry.core.budgets import NO_CAPS, Caps
 from tarry.core.durations import humanise
+from tarry.core.fingerprint import fingerprint
 from tarry.core.ladder import LONGEST_DELAY, Itinerary, Ladder, itinerary
 from tarry.core.names import Check
 from tarry.core.policy import ErrorClass, Policy
@@ -67,6 +70,8 @@ class Schedule(NamedTuple):
     """When it would be due without the policy's budgets, if they deferred it."""
     budget: str | None = None
     """The budget that deferred it, in words."""
+    tried: str | None = None
+    """Why its error is given up, if it is one of the messages that are still tried."""
 
 
 class Review(NamedTuple):
@@ -78,6 +83,8 @@ class Review(NamedTuple):
     exhausted: bool = False
     budget: str | None = None
     """The budget that had no room for it, in words; None if that is not the reason."""
+    given_up: bool = False
+    """Whether the reason is that retries of its error (almost) never succeed."""
 
 
 class Skip(NamedTuple):
@@ -118,6 +125,11 @@ class Rulebook:
     def checks(self) -> dict[Check, Policy]:
         """The checks of messages that are due."""
         return {policy.check: policy for policy in self.policies if policy.check is not None}
+
+    @property
+    def learns(self) -> bool:
+        """Whether any policy decides from history."""
+        return any(policy.adaptive is not None for policy in self.policies)
 
     @property
     def charges(self) -> bool:
@@ -194,6 +206,25 @@ def decide(failure: Failure, rules: Rulebook, now_ms: int, draw: float, caps: Ca
         return Review(policy, error_class, f"exhausted: due later than {age} after its first failure", exhausted=True)
     moved_from = None if way is asked else now_ms + asked.delay_ms
     return Schedule(policy, error_class, failure.retry_count + (not free), most, way, due_ms, moved_from)
+
+
+def by_history(
+    decision: Schedule, failure: Failure, given_up: ErrorsGivenUp, now_ms: int, draw: float
+) -> Schedule | Review:
+    """Review instead of a retry, if the message's error is given up and the message is not one of those that are still
+    tried. `draw` is in [0, 1), and the same for all failures of a message. A rate limit that says how long to wait is
+    not given up, nor is an import, which was decided before.
+    """
+    policy, is_free = decision.policy, decision.retry_count == failure.retry_count
+    if policy.adaptive is None or is_free or failure.import_due_ms is not None:
+        return decision
+    mark = fingerprint(failure.error_type, failure.error_reason)
+    reason = given_up.reason(failure.queue, policy.name, mark, now_ms)
+    if reason is None:
+        return decision
+    if draw < policy.adaptive.still_tried:
+        return decision._replace(tried=reason)
+    return Review(policy, decision.error_class, reason, given_up=True)
 
 
 def _error_class(failure: Failure, policy: Policy) -> ErrorClass:

@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from tarry.core.adaptive import Adaptive
 from tarry.core.breaker import Breaker
 from tarry.core.budgets import SHORTEST_MS, Budget, Unit
 from tarry.core.duration_field import Duration
@@ -251,6 +252,12 @@ class Policy(Model):
         None,
         description="When a queue of the policy gets no returns, because too many of them fail again. If several "
         "policies apply to a queue, the first with a breaker decides for all its messages.",
+    )
+
+    adaptive: Adaptive | None = Field(
+        None,
+        description="When an error goes to review at once, because the history says that its retries (almost) never "
+        "succeed.",
     )
 
     max_rounds: int = Field(

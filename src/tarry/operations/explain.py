@@ -25,14 +25,16 @@ from tarry.amqp.url import Address
 from tarry.contract import headers as h
 from tarry.contract.envelope import json_problem
 from tarry.contract.message import Request
+from tarry.core.adaptive import draw_of
 from tarry.core.budgets import NO_CAPS, Budget, Caps, Per, Slot
-from tarry.core.decide import Decision, Failure, Schedule, Skip
+from tarry.core.decide import Decision, Failure, Schedule, Skip, by_history
 from tarry.core.eligibility import OnError
 from tarry.core.json_types import DOCUMENTED
 from tarry.core.ladder import Itinerary, Ladder
 from tarry.core.names import Names
 from tarry.core.policy import Policy
 from tarry.errors import AuditError, MissingOnBrokerError, SettingsError
+from tarry.operations.adaptive import explain_error
 from tarry.operations.breaker import breaker_of
 from tarry.operations.budgets import read_caps
 from tarry.router.budgets import Budgets
@@ -113,6 +115,8 @@ class Explained:
     """The budgets that it would count in."""
     budget_why: str
     """What they would make of it; empty if there are none."""
+    adaptive: str
+    """What the history says about its error; empty if the policy does not decide from history."""
     max_rate: int | None
     """The most returns a second to its queue by the policies of that queue; null if they set no limit."""
     breaker: str
@@ -157,14 +161,16 @@ class PolicySchedule:
     """The most returns a second to each queue; null if there is no limit."""
     breaker: str
     """When the breaker of a queue opens; empty if the policy has none."""
+    adaptive: str
+    """When an error is given up; empty if the policy does not decide from history."""
     retries: list[ScheduledRetry]
     review_queue: str
 
 
 @dataclass(frozen=True, slots=True)
 class Explainer:
-    """Explains by one topology. Needs a broker only for `explain_first`, and Postgres only for what is used of budgets
-    and for exceptions of owners.
+    """Explains by one topology. Needs a broker only for `explain_first`, and Postgres only for what is used of budgets,
+    for exceptions of owners and for what the history says.
     """
 
     topology: Topology
@@ -213,10 +219,27 @@ class Explainer:
         now_ms = time.time_ns() // 1_000_000
         caps = await _caps(self.store) if self.store is not None else NO_CAPS
         found = explain(delivery, self.topology, now_ms, os.environ, caps)
-        explained = _explained(found, self.topology)
-        if found.request is not None and found.earliest is not None and found.earliest.policy.budgets:
+        explained = await self._by_history(_explained(found, self.topology), found, now_ms)
+        charged = found.earliest is not None and found.earliest.policy.budgets and explained.outcome == "schedule"
+        if found.request is not None and charged:
             explained = await _budgeted(explained, found, self.topology, now_ms, self.store)
         return await _asked(explained, found.question) if ask and found.question else explained
+
+    async def _by_history(self, explained: Explained, found: Explanation, now_ms: int) -> Explained:
+        """The same, with what the history says about its error."""
+        request, decision = found.request, found.earliest
+        if request is None or decision is None or decision.policy.adaptive is None:
+            return explained
+        if self.store is None:
+            return replace(
+                explained, adaptive="what the history says is not known here: with --api the service is asked"
+            )
+        given_up, why = await explain_error(self.store, decision.policy, decision.policy.adaptive, request.failure)
+        ids = draw_of(request.retry_id) if request.knows_round else 1.0
+        after = by_history(decision, request.failure, given_up, now_ms, ids)
+        if isinstance(after, Schedule):
+            return replace(explained, adaptive=f"{why}. It is one of those" if after.tried else why)
+        return replace(_waiting(explained, [], self.topology), outcome="review", reason=after.reason, adaptive=why)
 
 
 async def _caps(store: PostgresPool) -> Caps:
@@ -364,6 +387,7 @@ def _schedule(policy: Policy, review_queue: str) -> PolicySchedule:
         eligibility=policy.eligibility.describe(os.environ) if policy.eligibility else "",
         max_rate=policy.max_rate,
         breaker=policy.breaker.describe() if policy.breaker else "",
+        adaptive=policy.adaptive.describe() if policy.adaptive else "",
         retries=list(_retries(policy)),
         review_queue=review_queue,
     )
@@ -421,6 +445,7 @@ def _explained(found: Explanation, topology: Topology) -> Explained:
         eligibility=found.eligibility,
         budgets=[],
         budget_why="",
+        adaptive="",
         max_rate=_max_rate(topology, failure.queue) if ends and failure is not None else None,
         breaker=_breaker(topology, failure.queue) if ends and failure is not None else "",
         review_queue=topology.names.review,

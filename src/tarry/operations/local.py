@@ -14,6 +14,7 @@ from tarry.audit.status import AttemptOutcomes
 from tarry.audit.verify import AuditRules
 from tarry.events.stream import EventFilter, StreamedEvent, read_events
 from tarry.operations import (
+    adaptive,
     audit,
     breaker,
     budgets,
@@ -29,6 +30,7 @@ from tarry.operations import (
     throttle,
     webhooks,
 )
+from tarry.operations.adaptive import AdaptiveList, ErrorChoiceChanged
 from tarry.operations.audit import (
     BalanceReport,
     Progress,
@@ -279,6 +281,17 @@ class LocalOperations:
         self, owner: str, *, policy: str | None = None, reason: str | None = None
     ) -> OwnerLimitChanged:
         return await budgets.unset_budget(self.context, owner, policy=policy, actor=self.actor, reason=reason)
+
+    async def list_given_up(self, *, queue: str | None = None, limit: int = 50) -> AdaptiveList:
+        return await adaptive.list_given_up(self.context, queue=queue, limit=limit)
+
+    async def retry_error(
+        self, queue: str, error: str, *, always: bool = False, reason: str | None = None
+    ) -> ErrorChoiceChanged:
+        return await adaptive.retry_error(self.context, queue, error, always=always, actor=self.actor, reason=reason)
+
+    async def judge_error(self, queue: str, error: str, *, reason: str | None = None) -> ErrorChoiceChanged:
+        return await adaptive.judge_error(self.context, queue, error, actor=self.actor, reason=reason)
 
     async def events(self, wanted: EventFilter) -> AsyncGenerator[StreamedEvent, None]:
         return await read_events(self.context.address, self.context.names, wanted)

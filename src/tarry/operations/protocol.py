@@ -12,6 +12,7 @@ from tarry.analytics.rollups import Dimension, StatisticFilter
 from tarry.audit.status import AttemptOutcomes
 from tarry.audit.verify import AuditRules
 from tarry.events.stream import EventFilter, StreamedEvent
+from tarry.operations.adaptive import AdaptiveList, ErrorChoiceChanged
 from tarry.operations.audit import (
     BalanceReport,
     Progress,
@@ -213,6 +214,21 @@ class Operations(Protocol):
     async def unset_budget(
         self, owner: str, *, policy: str | None = None, reason: str | None = None
     ) -> OwnerLimitChanged: ...
+
+    # Decisions from history
+    async def list_given_up(self, *, queue: str | None = None, limit: int = 50) -> AdaptiveList:
+        """The errors that are given up, and what operators have decided about errors."""
+
+    async def retry_error(
+        self, queue: str, error: str, *, always: bool = False, reason: str | None = None
+    ) -> ErrorChoiceChanged:
+        """Retries an error again; `error` is its fingerprint or the beginning of it. It is judged anew by what happens
+        from now on, or with `always` never given up.
+        """
+
+    async def judge_error(self, queue: str, error: str, *, reason: str | None = None) -> ErrorChoiceChanged:
+        """Judges an error by all of its history again."""
+
     # Events
     async def events(self, wanted: EventFilter) -> AsyncGenerator[StreamedEvent, None]:
         """Opens the stream and returns an iterator over its events; the caller closes it."""

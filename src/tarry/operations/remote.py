@@ -21,6 +21,7 @@ from tarry.core.json_types import encode_base64
 from tarry.errors import NotFoundError, SettingsError
 from tarry.events.cloudevent import Event
 from tarry.events.stream import EventFilter, StreamedEvent
+from tarry.operations.adaptive import AdaptiveList, ErrorChoiceChanged
 from tarry.operations.api_client import ApiClient, ServerEvents, segment
 from tarry.operations.audit import (
     BalanceReport,
@@ -314,6 +315,19 @@ class RemoteOperations:
         self, owner: str, *, policy: str | None = None, reason: str | None = None
     ) -> OwnerLimitChanged:
         return await self._post(OwnerLimitChanged, f"/budgets/{segment(owner)}/unset", policy=policy, reason=reason)
+
+    async def list_given_up(self, *, queue: str | None = None, limit: int = 50) -> AdaptiveList:
+        return await self._get(AdaptiveList, "/adaptive", queue=queue, limit=min(limit, LONGEST_PAGE))
+
+    async def retry_error(
+        self, queue: str, error: str, *, always: bool = False, reason: str | None = None
+    ) -> ErrorChoiceChanged:
+        path = f"/queues/{segment(queue)}/adaptive/retry"
+        return await self._post(ErrorChoiceChanged, path, error=error, always=always, reason=reason)
+
+    async def judge_error(self, queue: str, error: str, *, reason: str | None = None) -> ErrorChoiceChanged:
+        path = f"/queues/{segment(queue)}/adaptive/auto"
+        return await self._post(ErrorChoiceChanged, path, error=error, reason=reason)
 
     async def events(self, wanted: EventFilter) -> AsyncGenerator[StreamedEvent, None]:
         parameters = {

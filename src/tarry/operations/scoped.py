@@ -20,6 +20,7 @@ from tarry.core.states import State
 from tarry.errors import AmbiguousIdError, ForbiddenError, MissingOnBrokerError, NotFoundError
 from tarry.events.stream import EventFilter, StreamedEvent
 from tarry.operations import lookup, overview
+from tarry.operations.adaptive import AdaptiveList, ErrorChoiceChanged
 from tarry.operations.breaker import BreakerView
 from tarry.operations.cancel import DIVERTIBLE, Diverted
 from tarry.operations.explain import Explained, PolicySchedule
@@ -63,6 +64,9 @@ MOST_JOBS = 1_000
 
 MOST_STUCK = 1_000
 """The longest stuck attempts, among which those of the scope are found."""
+
+MOST_GIVEN_UP = 10_000
+"""The latest errors that were given up, among which those of the scope are found."""
 
 MOST_RETRIES = 100
 """The most retries of one message that a history shows."""
@@ -246,6 +250,23 @@ class ScopedOperations:
 
     async def free_breaker(self, queue: str, *, reason: str | None = None) -> BreakerView:
         return await self.local.free_breaker(self._within(queue), reason=reason)
+
+    async def list_given_up(self, *, queue: str | None = None, limit: int = 50) -> AdaptiveList:
+        found = await self.local.list_given_up(queue=queue, limit=MOST_GIVEN_UP)
+        return AdaptiveList(
+            [one for one in found.given_up if self.scope.allows(one.queue)][:limit],
+            [one for one in found.choices if self.scope.allows(one.queue)][:limit],
+            {},
+            found.not_applied,
+        )
+
+    async def retry_error(
+        self, queue: str, error: str, *, always: bool = False, reason: str | None = None
+    ) -> ErrorChoiceChanged:
+        return await self.local.retry_error(self._within(queue), error, always=always, reason=reason)
+
+    async def judge_error(self, queue: str, error: str, *, reason: str | None = None) -> ErrorChoiceChanged:
+        return await self.local.judge_error(self._within(queue), error, reason=reason)
 
     async def show_intake(self) -> Intake:
         return _anonymous(await self.local.show_intake())

@@ -22,8 +22,9 @@ from tarry.contract.identity import same_body
 from tarry.contract.message import Acceptance, Probe, Refused, Request
 from tarry.contract.request import parse
 from tarry.contract.review import refused
+from tarry.core.adaptive import NOTHING_GIVEN_UP, ErrorsGivenUp, draw_of
 from tarry.core.budgets import NO_CAPS, Caps
-from tarry.core.decide import Review, Rulebook, Schedule, Skip, decide
+from tarry.core.decide import Review, Rulebook, Schedule, Skip, by_history, decide
 from tarry.core.names import Destination, Names
 from tarry.errors import GivenUpError
 from tarry.router.batches import BatchResult, handle_batch
@@ -122,6 +123,8 @@ class Pipeline:
     charge_budgets: ChargeBudgets = nothing_charged
     caps: Callable[[], Caps] = lambda: NO_CAPS
     """The most retries of some owners."""
+    errors_given_up: Callable[[], ErrorsGivenUp] = lambda: NOTHING_GIVEN_UP
+    """The errors whose retries (almost) never succeed, as last read."""
     in_flight: set[str] = field(default_factory=set)
     """Retries and messages that this router is moving right now; a second request for one of them waits."""
 
@@ -237,6 +240,10 @@ class Pipeline:
         plan = RoutePlan(request, round_, decide(request.failure, self.rules, now, self.draw(), self.caps()), now)
         if unwanted is not None and isinstance(plan.decision, Schedule):
             return to_skip(plan, plan.decision, unwanted)
+        if isinstance(plan.decision, Schedule) and plan.decision.policy.adaptive is not None:
+            draw = draw_of(request.retry_id)
+            by_now = by_history(plan.decision, request.failure, self.errors_given_up(), now, draw)
+            plan = plan._replace(decision=by_now)
         unreachable = await self.ensure_bound(plan.destination) if isinstance(plan.decision, Schedule) else None
         return plan if unreachable is None else to_review(plan, unreachable)
 

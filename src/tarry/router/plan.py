@@ -193,13 +193,14 @@ def record_of(plan: RoutePlan, message: Message | None, names: Names, ladder: La
 
 
 def _reason(decision: Decision) -> str | None:
-    """Why it is not scheduled, or later than it would be without budgets."""
+    """Why it is not scheduled; or later than it would be without budgets, or although its error is given up."""
     if not isinstance(decision, Schedule):
         return decision.reason
-    if decision.deferred_from_ms is None:
-        return None
-    before = datetime.fromtimestamp(decision.deferred_from_ms / 1000, UTC)
-    return f"deferred from {before:%Y-%m-%d %H:%M:%S} UTC: over its budget of {decision.budget}"
+    found = [] if decision.tried is None else [f"still tried, its error is {decision.tried}"]
+    if decision.deferred_from_ms is not None:
+        before = datetime.fromtimestamp(decision.deferred_from_ms / 1000, UTC)
+        found.append(f"deferred from {before:%Y-%m-%d %H:%M:%S} UTC: over its budget of {decision.budget}")
+    return "; ".join(found) or None
 
 
 def _state_after(decision: Decision) -> State:

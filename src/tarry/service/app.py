@@ -18,6 +18,7 @@ from tarry.amqp.consumer import LINGER
 from tarry.amqp.url import Address
 from tarry.audit.maintenance import AuditFindings, maintain
 from tarry.contract.message import Acceptance
+from tarry.core.adaptive import NOTHING_GIVEN_UP, ErrorsGivenUp
 from tarry.core.budgets import NO_CAPS, Caps
 from tarry.errors import AuditError, AuditUnavailableError, BrokerUnreachableError
 from tarry.router.actions import Action, actions, log_actions, skip_actions, success_actions
@@ -96,20 +97,21 @@ def build_service(
     count_returned: Callable[[Iterable[str]], None] = lambda _: None,
     count_failed: Callable[[Iterable[str]], None] = lambda _: None,
     caps: Callable[[], Caps] = lambda: NO_CAPS,
+    errors_given_up: Callable[[], ErrorsGivenUp] = lambda: NOTHING_GIVEN_UP,
     notes: Callable[[], list[str]] = list,
     on_batch: Callable[[int], None] = lambda _: None,
     traces: SpanSender | None = None,
 ) -> Service:
     """Builds all parts of the service and connects them, once.
 
-    `migrate` brings the database up to date. `background` are other tasks that run as long as the service,
-    once its tables exist. `files` are the topology's folder and a function that reads it again; with None the topology
-    never changes. `on_topology` is called when changed files are in use. `keeper` makes one audit pass every
-    `look_every` seconds; None disables audit passes. `metrics` are given if others count in them too. `heartbeat`
-    reports to the store that this router runs. `count_returned` and `count_failed` get the queues of returns, and of
-    messages that failed after a return. `caps` are the most retries of some owners, as they are now. `notes` are what
-    limits the background tasks. `on_batch` is called with the number of requests in each batch. `traces` sends the
-    spans of sampled messages; None makes none.
+    `migrate` brings the database up to date. `background` are other tasks that run as long as the service, once its
+    tables exist. `files` are the topology's folder and a function that reads it again; with None the topology never
+    changes. `on_topology` is called when changed files are in use. `keeper` makes one audit pass every `look_every`
+    seconds; None disables audit passes. `metrics` are given if others count in them too. `heartbeat` reports to the
+    store that this router runs. `count_returned` and `count_failed` get the queues of returns, and of messages that
+    failed after a return. `caps` are the most retries of some owners, as they are now. `errors_given_up` are those
+    whose retries (almost) never succeed. `notes` are what limits the background tasks. `on_batch` is called with the
+    number of requests in each batch. `traces` sends the spans of sampled messages; None makes none.
     """
     names, ladder, metrics = topology.broker_names, topology.ladder_shape, metrics or Metrics()
 
@@ -134,6 +136,7 @@ def build_service(
             ask_eligibility=eligibility,
             charge_budgets=budgets,
             caps=caps,
+            errors_given_up=errors_given_up,
         )
     )
     nacks = NackMonitor(time.monotonic)

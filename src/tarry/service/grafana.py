@@ -244,7 +244,16 @@ DASHBOARDS = (
                 ),
             ),
             Row("Batches", ("tarry_batch_size", "tarry_decision_seconds", "tarry_confirm_seconds")),
-            Row("Guards", ("tarry_eligibility_requests", "tarry_eligibility_unknown", "tarry_budget", "tarry_checked")),
+            Row(
+                "Guards",
+                (
+                    "tarry_eligibility_requests",
+                    "tarry_eligibility_unknown",
+                    "tarry_budget",
+                    "tarry_checked",
+                    "tarry_adaptive",
+                ),
+            ),
             Row(
                 "Changes",
                 ("tarry_reconnects", "tarry_reloads", "tarry_policy_info", "tarry_build_info", "tarry_spans"),

@@ -306,6 +306,13 @@ class Metrics:
             "policy",
             "outcome",
         )
+        self.adaptive = count(
+            "tarry_adaptive",
+            "Messages with an error that is given up: `given_up`, sent to review at once, or `tried`, retried all the "
+            "same.",
+            "policy",
+            "outcome",
+        )
         self.checked = count(
             "tarry_checked",
             "Messages that were due and that this router asked about: `returned` or `skipped`.",
@@ -346,6 +353,8 @@ class Metrics:
             self._count_queue(self.queues(queue), plans)
         for (policy, over), times in Tally(_over_budget(result.moved)).items():
             self.budgets.labels(policy, over).inc(times)
+        for (policy, became), times in Tally(_by_history(result.moved)).items():
+            self.adaptive.labels(policy, became).inc(times)
         for outcome, times in Tally(outcome for _, outcome in result.stuck).items():
             self.stuck.labels(outcome.value).inc(times)
         for outcome, times in Tally(outcome for _, outcome in result.detours).items():
@@ -500,6 +509,15 @@ def _over_budget(plans: Iterable[RoutePlan]) -> Iterator[tuple[str, str]]:
         if decision.budget is not None and decision.policy is not None:
             became = "defer" if isinstance(decision, Schedule) else "skip" if isinstance(decision, Skip) else "review"
             yield decision.policy.name, became
+
+
+def _by_history(plans: Iterable[RoutePlan]) -> Iterator[tuple[str, str]]:
+    """Policy and outcome of what has an error that is given up."""
+    for decision in (plan.decision for plan in plans):
+        if isinstance(decision, Schedule) and decision.tried is not None:
+            yield decision.policy.name, "tried"
+        elif isinstance(decision, Review) and decision.given_up and decision.policy is not None:
+            yield decision.policy.name, "given_up"
 
 
 def _failed_attempts(plans: Iterable[RoutePlan]) -> Iterator[int]:

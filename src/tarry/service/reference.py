@@ -44,6 +44,8 @@ _WORTH = {
     "attempts still help; `GET /api/v1/audit/attempts` answers the same from the audit",
     "tarry_not_retryable": "`rate(tarry_not_retryable_total[5m])`: errors that are not retried",
     "tarry_checked": "`sum by (policy, outcome) (increase(tarry_checked_total[1h]))`: what is skipped when due",
+    "tarry_adaptive": "`sum by (policy, outcome) (increase(tarry_adaptive_total[1h]))`: what goes to review because "
+    "its error is given up; `tarry adaptive` lists the errors",
     "tarry_tier_open": "`topk(5, max by (tier) (tarry_tier_open))`: where messages wait",
     "tarry_presumed": "`rate(tarry_presumed_total[1h])`: successes that no consumer reported",
     "tarry_cancelled": "`increase(tarry_cancelled_total[1h])`: how many retries operators cancel",

@@ -156,6 +156,8 @@ class AdvisoryLock(IntEnum):
     """Publishes events."""
     STATISTICS = 7_312_021
     """Counts statistics and looks for anomalies."""
+    ADAPTIVE = 7_312_022
+    """Judges which errors are given up."""
 
 
 def job_lock(job_id: str) -> int:

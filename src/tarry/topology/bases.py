@@ -19,7 +19,7 @@ Keys = tuple[str, ...]
 OWN = frozenset({"name", "description", "match", "extends", "without"})
 """Never inherited: they say what the policy is, and which messages it applies to."""
 
-MERGED = frozenset({"backoff", "breaker", "eligibility"})
+MERGED = frozenset({"adaptive", "backoff", "breaker", "eligibility"})
 """Tables that are merged key by key."""
 
 EITHER: Mapping[str | None, tuple[frozenset[str], ...]] = {

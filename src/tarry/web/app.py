@@ -34,6 +34,7 @@ from tarry.topology.verify import verify
 from tarry.web.api import (
     PREFIX,
     actions,
+    adaptive,
     audit,
     budgets,
     events,
@@ -74,6 +75,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     queues.router,
     stuck.router,
     budgets.router,
+    adaptive.router,
     review.router,
     status.router,
     topology.router,

@@ -217,6 +217,7 @@ def test_a_limited_token_acts_only_on_its_queues(api: ApiInstallation) -> None:
         "lasts": "5m",
     }
     fields |= {"kind": "cancel", "queue": "slow.theirs", "ids": api.installation.retry_of("their-1")}
+    ((fields["error"],),) = api.rows("select fingerprint from retry where message_id = 'their-1'")
     jobs = {"/review/redrive", "/review/discard", "/retries/jobs"}  # the action log has those that find nothing
     asked = [path for path in paths(api, actions=True) if path not in jobs]
     answers = {path: team.post(path, **fields).status_code for path in asked}

@@ -98,6 +98,7 @@ QUERIES: dict[str, list[dict[str, Any]]] = {
     "/review/messages": [{"queue": "*"}, {"limit": 200}],
     "/review": [{"queue": "*"}],
     "/review/jobs": [{"limit": 200}, {"only_open": True}],
+    "/adaptive": [{"queue": THEIRS}, {"limit": 200}],
     "/statistics": [
         *({"by": by, "over_time": over} for by in ("queue", "error", "owner") for over in (True, False)),
         {"by": ["queue", "error"], "format": "csv"},
@@ -114,6 +115,8 @@ def _bodies(path: str, world: World) -> list[dict[str, Any]]:
         "/explain/first": [{"queue": THEIRS}, {"queue": "retry.scheduled"}, {"queue": "manual-review.pending"}],
         "/audit/write-off": [{"reason": "x", "execute": True, "patience": "0s"}],
         "/audit/recover": [{"execute": True, "review": True, "patience": "0s"}],
+        "/queues/{name}/adaptive/retry": [{"error": world.theirs["fingerprint"], "always": True, "reason": "x"}],
+        "/queues/{name}/adaptive/auto": [{"error": world.theirs["fingerprint"]}],
         "/review/check": [{"adopt": True, "close": True, "remove": True}],
         "/review/jobs": [
             {"kind": "discard", "which": {"queue": THEIRS}, "reason": "x"},

@@ -115,3 +115,19 @@ def test_a_message_that_somebody_touched_is_left_out(state: str) -> None:
 
 def _retried_now(row: MessageRow) -> MessageRow:
     return row._replace(steps=[*row.steps, StepRow(9, "scheduled", NOW_MS, "retry now: please", {})])
+
+
+def test_what_was_given_up_counts_as_it_was_whatever_the_changed_policy_says() -> None:
+    """A replay takes decisions from history as they were: they depend on what other messages went through."""
+    was, then = rules(**TOO_SHORT, adaptive={"after": 50}), rules(**BETTER)
+    about = {"policy": "orders", "class": "retryable", "fingerprint": "f" * 16}
+    why = "given up: 0 of 412 retries of this error succeeded (below 1%)"
+    steps = [StepRow(1, "in_review", NOW_MS - DAY_MS, why, about)]
+    row = MessageRow(
+        "a", "orders", None, None, None, None, "ValueError", "no such order", "f" * 16, NOW_MS - DAY_MS, steps
+    )
+
+    total = replayed(Lived([row]), was, then)
+
+    for tally in (total.history, *total.current, *total.changed):
+        assert (tally.attempts, tally.ended[Ended.REVIEWED]) == (0, 1)

@@ -63,6 +63,7 @@ def test_a_failure_described_by_flags(tarry: typer.Typer) -> None:
         "eligibility": "",
         "budgets": [],
         "budget_why": "",
+        "adaptive": "",
         "max_rate": None,
         "breaker": "",
         "spends_attempt": True,

@@ -74,6 +74,37 @@ def test_tables_are_merged_and_lists_replaced(tmp_path: Path) -> None:
     )
 
 
+LEARNING = """
+[[base]]
+name = "learning"
+max_retries = 1
+schedule = ["1s"]
+adaptive = { after = 50, try = "10%" }
+
+[[policy]]
+name = "more"
+match = { queue = "a" }
+extends = "learning"
+adaptive = { try = "20%" }
+
+[[policy]]
+name = "none"
+match = { queue = "b" }
+extends = "learning"
+without = ["adaptive"]
+"""
+
+
+def test_adaptive_is_merged_and_can_be_left_out(tmp_path: Path) -> None:
+    first, second, _ = read(tmp_path, LEARNING).policies
+
+    assert first.adaptive is not None
+    assert (first.adaptive.after, first.adaptive.still_tried, second.adaptive) == (50, 0.2, None)
+    run = run_cli(["policy", "show", "more", "--topology", str(tmp_path)])
+    assert "adaptive.try" in run.stdout
+    assert '"20%"' in run.stdout
+
+
 def test_match_is_never_inherited_and_a_schedule_replaces_a_backoff(tmp_path: Path) -> None:
     extended = '[[policy]]\nname = "slow"\nextends = "mail"\nschedule = ["1h"]\nmatch = { job_type = "x" }\n'
 

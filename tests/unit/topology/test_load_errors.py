@@ -185,6 +185,20 @@ def test_a_wrong_budget_is_answered_with_the_file_and_the_fix(tmp_path: Path) ->
     )
 
 
+def test_a_wrong_adaptive_is_answered_with_the_file_and_the_fix(tmp_path: Path) -> None:
+    wrong = 'adaptive = { give_up_below = "0.01", afer = 20, try = "200%" }\n'
+    where = "policies/10-mail.toml:5: policy default, adaptive"
+    assert sorted(problems(tmp_path, policy=GOOD_POLICY + wrong)) == [
+        f"{where}, afer: no such key; did you mean `after`?",
+        f"{where}, give_up_below: `0.01`: use a share above 0% and up to 100%, as in 50%",
+        f"{where}, try: `200%`: use a share above 0% and up to 100%, as in 50%",
+    ]
+    (short,) = problems(tmp_path, policy=GOOD_POLICY + 'adaptive = { lasting = "2d", within = "1d" }\n')
+    assert short == f"{where}: lasting 2d is longer than within 1d, the time that counts: shorten it, or count longer"
+    (most,) = problems(tmp_path, policy=GOOD_POLICY + 'adaptive = { give_up_below = "60%" }\n')
+    assert most == f"{where}, give_up_below: should be at most 50%: most retries of such an error succeed"
+
+
 def test_a_wrong_max_rate_is_answered_with_the_fix(tmp_path: Path) -> None:
     where = "policies/10-mail.toml"
     (nothing,) = problems(tmp_path, policy=GOOD_POLICY + "max_rate = 0\n")

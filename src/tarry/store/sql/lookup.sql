@@ -121,7 +121,8 @@ select id::text, at, actor, kind, target, detail, outcome, finished_at, origin
    and (%(target)s::text is null or target = %(target)s
         or (target between %(low)s::text and %(high)s::text and starts_with(target, %(begins)s::text)))
    and (%(scope)s::text[] is null
-        or (kind in ('pause', 'resume') and target like any(%(scope)s::text[]))
+        or (kind in ('pause', 'resume', 'retry_error', 'judge_error', 'error_given_up', 'error_retried')
+            and target like any(%(scope)s::text[]))
         or exists (select from retry
                     where retry.id = case when kind in ('cancel', 'retry_now') then (outcome ->> 'retry_id')::uuid end
                       and retry.queue like any(%(scope)s::text[])))

@@ -127,6 +127,7 @@ PAGES = (
     PageRoute("/destinations/throttle", destinations.throttle, is_action=True),
     PageRoute("/destinations/unthrottle", destinations.unthrottle, is_action=True),
     PageRoute("/destinations/breaker", destinations.breaker, is_action=True),
+    PageRoute("/destinations/error", destinations.retry_error, is_action=True),
     PageRoute("/pauses/pause", destinations.pause_scope, is_action=True),
     PageRoute("/pauses/resume", destinations.resume_scope, is_action=True),
     PageRoute("/retries", retries.show_all),

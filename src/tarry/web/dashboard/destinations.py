@@ -66,6 +66,7 @@ async def show_one(visit: Visit) -> Response:
         one=found[0],
         paused=paused[0] if paused else None,
         breaker=breakers[0] if breakers else None,
+        given_up=(await visit.operations.list_given_up(queue=name)).given_up,
         attempts=await _attempts(visit, name),
     )
 
@@ -116,6 +117,16 @@ async def breaker(visit: Visit) -> Response:
         await visit.operations.free_breaker(name, reason=reason)
     done = {"open": "is kept open", "close": "is kept closed"}.get(verb, "decides by itself again")
     return visit.done(f"The breaker of {name} {done}.", _page_of(name))
+
+
+async def retry_error(visit: Visit) -> Response:
+    """Retries an error again that is given up, or for ever."""
+    name, error = visit.named("name"), visit.named("error")
+    reason = validated(Pausing, {"reason": visit.given("reason")}).reason
+    always = visit.named("verb") == "always"
+    done = await visit.operations.retry_error(name, error, always=always, reason=reason)
+    how = "is never given up" if always else "is retried, and judged by what happens from now on"
+    return visit.done(f"The error {done.choice.error} of {name} {how}.", _page_of(name))
 
 
 async def pause(visit: Visit) -> Response:
