@@ -55,14 +55,17 @@ EXAMPLES := .tarry/examples-venv
 $(EXAMPLES)/.ready: examples/requirements.lock .ci/examples $(READY)
 	@sh .ci/examples $(EXAMPLES)
 
-.PHONY: browser prometheus
+.PHONY: browser prometheus shells
 browser: # does nothing where there is one
 	@sh .ci/browser
 
 prometheus: # as above
 	@sh .ci/prometheus
 
-test: $(READY) $(EXAMPLES)/.ready browser prometheus ## Run all tests but the long chaos runs (BROKER=all for both series, COVERAGE=1 measures it)
+shells: # as above
+	@sh .ci/shells
+
+test: $(READY) $(EXAMPLES)/.ready browser prometheus shells ## Run all tests but the long chaos runs (BROKER=all for both series, COVERAGE=1 measures it)
 	@BROKER=$(BROKER) EXAMPLES_PYTHON=$(CURDIR)/$(EXAMPLES)/bin/python $(PYTEST) -m "not chaos" -n $(JOBS) --dist loadscope \
 	  --junitxml=$(JUNIT) $(if $(COVERAGE),--cov --cov-report=) $(ARGS)
 

@@ -40,6 +40,7 @@ SHARING = (
     "tests/integration/operations/test_id_prefix.py",
     "tests/integration/operations/test_cli_control.py",
     "tests/integration/operations/test_stuck.py",
+    "tests/integration/operations/test_top.py",
     "tests/integration/operations/review/",
     "tests/integration/operations/test_retry_now.py",
     "tests/acceptance/test_s2_runs.py",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pika.adapters.blocking_connection import BlockingChannel
@@ -45,6 +45,8 @@ class AttachProgress:
 
     plans: list[AttachPlan] = field(default_factory=list)
     done: list[AttachPlan] = field(default_factory=list)
+    on_step: Callable[[str, int, int], None] = lambda _what, _at, _total: None
+    """Called with what is done next, the number of the same that are done, and their total."""
 
     @property
     def able(self) -> list[AttachPlan]:
@@ -83,9 +85,12 @@ def attach(
         sweep(management, survey.policies)
         with channel(address, "attach", deploy_rights(topology)) as open_channel:
             if request.probe:
-                for twin in twins(at.able):
+                kinds = twins(at.able)
+                for number, twin in enumerate(kinds):
+                    at.on_step("testing", number, len(kinds))
                     prove(open_channel, management, survey.names, twin)
-            for plan in at.able:
+            for number, plan in enumerate(at.able):
+                at.on_step("attaching", number, len(at.able))
                 with uninterrupted():
                     _carry_out(open_channel, management, plan)
                     at.done.append(plan)

@@ -36,7 +36,7 @@ Error = Annotated[str, typer.Argument(metavar="ERROR", help="The fingerprint of 
 
 
 @app.callback()
-def _overview(context: typer.Context) -> None:
+def _overview(context: typer.Context, *, _as_json: AsJson = False) -> None:
     """Without a command, list them."""
     list_by_default(context)
 

@@ -29,7 +29,7 @@ from tarry.cli.options import (
     address_from,
     topology_from,
 )
-from tarry.cli.output import note, print_json
+from tarry.cli.output import note, print_json, progress_bar, waiting
 from tarry.cli.streams import exit_code, terminable
 from tarry.core.durations import parse_duration
 from tarry.core.names import Names
@@ -113,7 +113,10 @@ def attach_or_report(made: Topology, address: Address, request: AttachRequest, *
     """If it is interrupted, or fails after the first change, report what is attached and what is not."""
     progress = AttachProgress()
     try:
-        with terminable():
+        with terminable(), progress_bar("reading the broker", quiet=as_json) as bar:
+            progress.on_step = lambda what, at, total: bar.update(
+                bar.task_ids[0], description=what, completed=at, total=total
+            )
             return carry_out(made, address, request, progress)
     except KeyboardInterrupt as stopped:
         report_unfinished(progress, as_json=as_json)
@@ -157,7 +160,8 @@ def detach(
     if dry_run:
         plans = detach_plans(read(address, made.broker_names), queues or (), exchange or ())
     else:
-        plans = detach_or_report(made, address, queues or (), exchange or (), force=force)
+        with waiting("Detaching", quiet=as_json):
+            plans = detach_or_report(made, address, queues or (), exchange or (), force=force)
     if as_json:
         print_json([detach_report(plan, dry_run=dry_run) for plan in plans])
     else:

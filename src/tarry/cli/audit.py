@@ -23,7 +23,7 @@ from tarry.cli.audit_view import (
 from tarry.cli.installation import DatabaseUrl, duration, moment
 from tarry.cli.operator_command import Command, operator_command
 from tarry.cli.options import AsJson
-from tarry.cli.output import Commands, line, note, print_json, progress_bar
+from tarry.cli.output import Commands, line, note, print_json, progress_bar, waiting
 from tarry.operations.audit import Progress
 from tarry.operations.protocol import Operations
 from tarry.settings import load_settings
@@ -57,6 +57,9 @@ OfferedAgain = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this, only show what would be done.")]
 
+COMPARING = "Comparing the audit with the broker"
+COUNTING = "Counting the history"
+
 T = TypeVar("T")
 
 
@@ -71,7 +74,9 @@ def _command(name: str, *, only_looks: bool = False) -> Callable[[Command], Comm
 @app.command("migrate")
 def migrate_command(database_url: DatabaseUrl = None, *, as_json: AsJson = False) -> None:
     """Create or update the tables of the audit."""
-    applied = asyncio.run(migrate(load_settings(database_url=database_url).dsn))
+    dsn = load_settings(database_url=database_url).dsn
+    with waiting("Updating the tables", quiet=as_json):
+        applied = asyncio.run(migrate(dsn))
     if as_json:
         print_json({"applied": applied})
     else:
@@ -84,7 +89,8 @@ async def balance_command(*, operations: Operations, as_json: AsJson = False) ->
 
     Exits 1 if a retry is unaccounted for.
     """
-    found = await operations.balance()
+    with waiting(COUNTING, quiet=as_json):
+        found = await operations.balance()
     if as_json:
         print_json({"balance": balance_report(found.balance), "drift_ms": asdict(found.drift)})
     else:
@@ -104,7 +110,9 @@ async def attempts_command(
     as_json: AsJson = False,
 ) -> None:
     """Show how many retries of each attempt succeeded or failed again."""
-    found = await operations.outcomes(duration(within, "--within"), queue=queue)
+    span = duration(within, "--within")
+    with waiting(COUNTING, quiet=as_json):
+        found = await operations.outcomes(span, queue=queue)
     if as_json:
         print_json([asdict(one) for one in found])
     else:
@@ -132,7 +140,8 @@ async def verify_command(
     """
     rules = _rules(grace, settle, patience, offered_again)
     began = moment(since, "--since")
-    found = await operations.verify(rules, since=began, queue=queue)
+    with waiting(COMPARING, quiet=as_json):
+        found = await operations.verify(rules, since=began, queue=queue)
     if as_json:
         print_json({"ok": found.ok, "balance": balance_report(found.balance)} | verdict_report(found.verdict))
     else:
@@ -160,7 +169,12 @@ def prune_command(
     """
     payloads = duration(payloads_older_than, "--payloads-older-than") if payloads_older_than else None
     history = duration(older_than, "--older-than")
-    pruned = _with_session(database_url, lambda session: prune(session, history, payloads))
+    with waiting("Deleting", quiet=as_json) as update:
+
+        def show(deleted: int) -> None:
+            update(f"{deleted:,} rows")
+
+        pruned = _with_session(database_url, lambda session: prune(session, history, payloads, progress=show))
     if as_json:
         print_json(asdict(pruned))
     else:
@@ -189,7 +203,7 @@ async def recover_command(
     They are read from the store, and each waits for the rest of its delay. Safe to run twice.
     """
     rules = _rules(grace, settle, patience, offered_again)
-    with _recover_progress() as progress:
+    with _recover_progress(quiet=as_json) as progress:
         found = await operations.recover(rules, review=review, execute=yes, progress=progress)
     if as_json:
         done = asdict(found.recovered) | {"sent_to_review": found.sent_to_review}
@@ -231,7 +245,8 @@ async def write_off_command(
     Such as retries lost before their payload was stored, or claimed in a backup that was restored.
     """
     rules = _rules(grace, settle, patience, offered_again)
-    found = await operations.write_off(rules, retry_ids=retry_ids or [], reason=reason, execute=yes)
+    with waiting(COMPARING, quiet=as_json):
+        found = await operations.write_off(rules, retry_ids=retry_ids or [], reason=reason, execute=yes)
     if as_json:
         print_json({"done": found.done, "written_off": found.written_off} | verdict_report(found.verdict))
         return
@@ -266,16 +281,17 @@ def _with_session(database_url: str | None, work: Callable[[PostgresSession], Co
 
 
 @contextmanager
-def _recover_progress() -> Iterator[Progress]:
-    """A progress bar for each kind of message, from its first call on."""
+def _recover_progress(*, quiet: bool) -> Iterator[Progress]:
+    """A spinner during the comparison; then a progress bar for each kind of message, from its first call on."""
     titles = {"retries": "publishing again", "reviews": "to review"}
     with ExitStack() as shown:
         bars: dict[str, Any] = {}
+        shown.enter_context(waiting(COMPARING, quiet=quiet))
 
         def progress(what: Literal["retries", "reviews"], done: int, total: int) -> None:
             if what not in bars:
                 shown.close()
-                bars[what] = shown.enter_context(progress_bar(titles[what]))
+                bars[what] = shown.enter_context(progress_bar(titles[what], quiet=quiet))
             if total:
                 bars[what].update(bars[what].task_ids[0], completed=done, total=total)
 

@@ -32,7 +32,7 @@ Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="A queue.")]
 
 
 @app.callback()
-def _overview(context: typer.Context) -> None:
+def _overview(context: typer.Context, *, _as_json: AsJson = False) -> None:
     """Without a command, list them."""
     list_by_default(context)
 

@@ -29,7 +29,7 @@ from tarry.cli.control_view import (
 from tarry.cli.installation import duration
 from tarry.cli.operator_command import operator_command
 from tarry.cli.options import AsJson, Reason, Yes
-from tarry.cli.output import Commands, confirm, error_report, line, print_error, print_json
+from tarry.cli.output import Commands, confirm, error_report, line, print_error, print_json, progress_bar, waiting
 from tarry.cli.streams import read_stdin
 from tarry.errors import SettingsError, TarryError
 from tarry.operations.cancel import Diverted
@@ -47,6 +47,8 @@ AT_ONCE = 16
 
 Verb = Literal["cancel", "retry-now"]
 Answer = Diverted | Retried | TarryError
+
+DOING: dict[Verb, str] = {"cancel": "cancelling", "retry-now": "retrying"}
 
 
 class PauseType(StrEnum):
@@ -151,7 +153,8 @@ async def pause(
         found = await operations.destinations(name)
         if len(found) > MANY:
             confirm(f"{name!r} matches {len(found)} destinations.", yes=yes)
-    answer = await operations.pause(name, scope=scope, reason=reason, lasts=length, at_end=at_end)
+    with waiting("Pausing", quiet=as_json):
+        answer = await operations.pause(name, scope=scope, reason=reason, lasts=length, at_end=at_end)
     print_json(plain(asdict(answer))) if as_json else show_paused(answer)
     if answer.problems:
         raise typer.Exit(1)
@@ -204,7 +207,9 @@ async def throttle(
     A glob also applies to destinations that appear later, with the rate for each. Exits 4 if the destination is
     unknown.
     """
-    answer = await operations.throttle(pattern, rate=rate, reason=reason, lasts=length_of(lasts))
+    length = length_of(lasts)
+    with waiting("Throttling", quiet=as_json):
+        answer = await operations.throttle(pattern, rate=rate, reason=reason, lasts=length)
     print_json(plain(asdict(answer))) if as_json else show_throttled(answer)
     if answer.problems:
         raise typer.Exit(1)
@@ -308,7 +313,9 @@ async def _divert(
     wanted = list(dict.fromkeys(_read_ids(ids)))
     if len(wanted) > MANY:
         confirm(f"{verb} {len(wanted):,} retries.", yes=yes)
-    answers = await _all(operations, verb, wanted, reason)
+    with progress_bar(DOING[verb], quiet=as_json) as bar:
+        bar.update(bar.task_ids[0], total=len(wanted))
+        answers = await _all(operations, verb, wanted, reason, lambda: bar.advance(bar.task_ids[0]))
     if len(answers) == 1 and isinstance(answers[0], TarryError) and not as_json:
         raise answers[0]
     if as_json:
@@ -323,7 +330,9 @@ async def _divert(
         raise typer.Exit(code)
 
 
-async def _all(operations: Operations, verb: Verb, wanted: Sequence[str], reason: str | None) -> list[Answer]:
+async def _all(
+    operations: Operations, verb: Verb, wanted: Sequence[str], reason: str | None, advance: Callable[[], None]
+) -> list[Answer]:
     """Run concurrently: retries that are about to come due should not wait for others."""
     room = asyncio.Semaphore(AT_ONCE)
     act: Callable[..., Awaitable[Answer]] = operations.cancel if verb == "cancel" else operations.retry_now
@@ -334,6 +343,8 @@ async def _all(operations: Operations, verb: Verb, wanted: Sequence[str], reason
                 return await act(called, reason=reason)
             except TarryError as error:
                 return error
+            finally:
+                advance()
 
     return await asyncio.gather(*map(one, wanted))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import time
@@ -18,6 +19,7 @@ from tarry.cli.output import export_lines
 from tarry.demo.environment import drop_addresses, drop_settings
 from tarry.demo.show import demo
 from tarry.demo.stage import Stage, StageOptions, stage
+from tarry.errors import SettingsError
 
 Series = Annotated[
     str | None, typer.Option("--series", help="Use this RabbitMQ series, such as 3.10 or 4.3.", envvar="BROKER")
@@ -78,24 +80,40 @@ def _up(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Also show the log of the service.")] = False,
     url: Url = None,
     management_url: ManagementUrl = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the addresses as one line of JSON when ready.")
+    ] = False,
 ) -> None:
     """Run the service on a private broker and Postgres.
 
     Runs until interrupted, and prints the addresses as shell commands. RABBITMQ_URL, DATABASE_URL and other addresses
     in the environment are ignored; all other settings are used.
     """
+    if as_json and follow:
+        raise SettingsError("Use either --json or --follow: the log is not one line of JSON.")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, stderr=as_json)
     _report_unused(drop_addresses(keep=("RABBITMQ_CA_FILE",) if url else ()), console.print)
     wanted = StageOptions(series=series, url=url, management_url=management_url, data_dir=data_dir, http_port=http_port)
     with suppress(KeyboardInterrupt), stage(wanted, lambda text: console.print(Text(text))) as made:
-        typer.echo("\n".join(["", *_described(made, data_dir)]))
+        typer.echo(json.dumps(_addresses(made, data_dir)) if as_json else "\n".join(["", *_described(made, data_dir)]))
         _wait(made, follow=follow)
 
 
 def _report_unused(names: list[str], show: Callable[[str], None]) -> None:
     if names:
         show(f"Set but not used here: {', '.join(names)}.")
+
+
+def _addresses(made: Stage, data_dir: Path) -> dict[str, str | None]:
+    return {
+        "rabbitmq_url": made.address.url,
+        "management_url": made.address.management_with_login,
+        "database_url": made.dsn,
+        "http_url": made.http_url,
+        "data_dir": str(data_dir),
+        "service_log": str(made.service_log),
+    }
 
 
 def _described(made: Stage, data_dir: Path) -> list[str]:

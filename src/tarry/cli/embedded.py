@@ -6,6 +6,8 @@ import contextlib
 import json
 import signal
 import time
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -13,9 +15,11 @@ from urllib.parse import urlsplit
 import typer
 
 from tarry import embedded
-from tarry.cli.output import export_lines
+from tarry.cli.options import AsJson
+from tarry.cli.output import export_lines, line, note, print_json, waiting
 from tarry.demo.environment import drop_addresses
 from tarry.embedded.postgresql import find_install
+from tarry.embedded.sources import Availability
 from tarry.errors import EmbeddedError
 
 app = typer.Typer(no_args_is_help=True, help="Run a private RabbitMQ and PostgreSQL, for experiments.")
@@ -87,28 +91,46 @@ def watch(broker: embedded.Broker, server: embedded.EmbeddedPostgres | None) -> 
 
 
 @app.command()
-def install(series: Series = None) -> None:
+def install(series: Series = None, *, as_json: AsJson = False) -> None:
     """Install RabbitMQ without starting it.
 
     Installs or builds it if needed, and shows which one is used.
     """
-    supply = embedded.obtain(series)
-    typer.echo(f"RabbitMQ {supply.version} is available: {supply.source}.")
+    with waiting("Finding RabbitMQ", quiet=as_json) as update:
+        supply = embedded.obtain(series, announce=lambda text: _announce(text, update))
+    if as_json:
+        print_json({"version": supply.version, "source": supply.source})
+    else:
+        line(f"RabbitMQ {supply.version} is available: {supply.source}.")
+
+
+def _announce(text: str, update: Callable[[str], None]) -> None:
+    """What it does may take minutes, and stays readable afterwards."""
+    note(text)
+    update(text)
 
 
 @app.command()
-def doctor(series: Series = None) -> None:
+def doctor(series: Series = None, *, as_json: AsJson = False) -> None:
     """List the ways to get a broker and whether they work here.
 
     They are tried in this order.
     """
-    found = [(way.name, way.look(series)) for way in embedded.ways()]
-    for name, finding in found:
-        typer.echo(f"{'yes' if finding.usable else 'no ':3}  {name}: {finding.sentence}")
-    try:
-        where, postgres_is_here = str(find_install()), True
-    except EmbeddedError as problem:
-        where, postgres_is_here = str(problem), False
-    typer.echo(f"{'yes' if postgres_is_here else 'no ':3}  PostgreSQL: {where}")
-    if not (postgres_is_here and any(finding.usable for _, finding in found)):
+    brokers = [(way.name, way.look(series)) for way in embedded.ways()]
+    postgres = _find_postgres()
+    if as_json:
+        print_json(
+            {"brokers": [{"name": name} | asdict(found) for name, found in brokers], "postgres": asdict(postgres)}
+        )
+    else:
+        for name, found in (*brokers, ("PostgreSQL", postgres)):
+            line(f"{'yes' if found.usable else 'no ':3}  {name}: {found.sentence}")
+    if not (postgres.usable and any(found.usable for _, found in brokers)):
         raise typer.Exit(1)
+
+
+def _find_postgres() -> Availability:
+    try:
+        return Availability(usable=True, sentence=str(find_install()))
+    except EmbeddedError as problem:
+        return Availability(usable=False, sentence=str(problem))

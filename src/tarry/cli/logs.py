@@ -44,10 +44,10 @@ def set_up_logs(style: Literal["json", "console"], service: str) -> None:
     structlog.contextvars.bind_contextvars(service=service)
 
 
-def set_up_command_logs() -> None:
+def set_up_command_logs(level: int = logging.WARNING) -> None:
     """For commands: only warnings, to standard error; standard output is for the answer, which may be JSON."""
     structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
 

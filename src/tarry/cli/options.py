@@ -66,9 +66,9 @@ RequestedBy = Annotated[
 
 
 def _remember(context: typer.Context, value: bool) -> bool:
-    """An error is printed as JSON too."""
-    context.meta[AS_JSON] = value
-    return value
+    """An error is printed as JSON too. If it was given to the group, it is true of its command as well."""
+    context.meta[AS_JSON] = value or context.meta.get(AS_JSON, False)
+    return bool(context.meta[AS_JSON])
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", callback=_remember)]

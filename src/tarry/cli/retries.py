@@ -18,7 +18,7 @@ import typer
 from tarry.cli.operator_command import operator_command
 from tarry.cli.options import AsJson, Reason, Yes
 from tarry.cli.output import Commands, block, line, note, payload_text, print_table, table
-from tarry.cli.review import LARGE, Background, Rate, Watch, carry_out, watched
+from tarry.cli.review import LARGE, Background, Rate, Watch, carry_out, created, watched
 from tarry.cli.review_view import ago, cell, print_plain
 from tarry.core.durations import humanise
 from tarry.core.printable import printable
@@ -142,7 +142,7 @@ async def _act(
     """Freezes the selection, shows its number, and starts the job once that is confirmed."""
     if not wanted.conditions():
         raise SettingsError("Select retries with a filter such as --queue or --policy; --state scheduled selects all.")
-    made = await operations.create_job(replace(spec, retries=wanted, prepared=True))
+    made = await created(operations, replace(spec, retries=wanted, prepared=True), as_json=as_json)
     if made.total > LARGE and not yes:
         try:
             await _confirm(made.kind, made.total)

@@ -23,7 +23,7 @@ from rich.progress import Progress
 from tarry.cli.installation import duration
 from tarry.cli.operator_command import Command, operator_command
 from tarry.cli.options import AsJson
-from tarry.cli.output import INTERRUPTED, Commands, line, note, progress_bar
+from tarry.cli.output import INTERRUPTED, Commands, line, note, progress_bar, waiting
 from tarry.cli.review_view import (
     plain,
     print_plain,
@@ -94,7 +94,7 @@ def _command(name: str, *, only_looks: bool = False) -> Callable[[Command], Comm
 
 
 @app.callback()
-def _overview(context: typer.Context) -> None:
+def _overview(context: typer.Context, *, _as_json: AsJson = False) -> None:
     """Without a command, show the summary."""
     if context.invoked_subcommand is None:
         command_ = context.command.commands["summary"]  # type: ignore[attr-defined] # a group has them
@@ -168,8 +168,9 @@ async def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one message: why it is in review, its history, earlier edits."""
-    found = await operations.show_review(called)
-    content = await _payload(operations, found.retry_id) if payload else None
+    with waiting("Looking for the message", quiet=as_json):
+        found = await operations.show_review(called)
+        content = await _payload(operations, found.retry_id) if payload else None
     if as_json:
         print_plain(plain(found) | (plain(content) if content else {}))
     else:
@@ -200,7 +201,8 @@ async def check(
 
     Reads every message and leaves it in the queue. During the check, other consumers find the queue empty.
     """
-    done = await operations.check_review(adopt=adopting, close=closing, remove=removing)
+    with waiting("Reading the review queue", quiet=as_json):
+        done = await operations.check_review(adopt=adopting, close=closing, remove=removing)
     if as_json:
         print_plain(plain(done.now) | {"mended": plain(done.repaired)})
     else:
@@ -297,9 +299,8 @@ async def redrive(
     options = RedriveOptions(not keep_attempts, to, delay_ms, edits)
     spec = JobSpec("redrive", await _with_ids(operations, chosen, ids), options, rate, watch=watched(watch))
     await _confirm(operations, spec, "redrive", yes=yes)
-    await carry_out(
-        operations, await operations.create_job(spec, here=not background), background=background, as_json=as_json
-    )
+    made = await created(operations, spec, here=not background, as_json=as_json)
+    await carry_out(operations, made, background=background, as_json=as_json)
 
 
 @_command("discard")
@@ -321,9 +322,8 @@ async def discard(
     if not reason.strip():
         raise SettingsError("A discard needs a reason, which is recorded in the history: --reason '…'.")
     await _confirm(operations, spec, "discard", yes=yes)
-    await carry_out(
-        operations, await operations.create_job(spec, here=not background), background=background, as_json=as_json
-    )
+    made = await created(operations, spec, here=not background, as_json=as_json)
+    await carry_out(operations, made, background=background, as_json=as_json)
 
 
 @_command("jobs")
@@ -407,6 +407,12 @@ async def _confirm(operations: Operations, spec: JobSpec, verb: str, *, yes: boo
         raise SettingsError(f"This would {verb} {count:,} messages: add --yes to confirm.")
     if not await asyncio.to_thread(typer.confirm, f"{verb.capitalize()} {count:,} messages?", err=True):
         raise typer.Abort
+
+
+async def created(operations: Operations, spec: JobSpec, *, here: bool = False, as_json: bool) -> JobStatus:
+    """A new job, whose messages are selected now."""
+    with waiting("Selecting messages", quiet=as_json):
+        return await operations.create_job(spec, here=here)
 
 
 async def carry_out(operations: Operations, made: JobStatus, *, background: bool, as_json: bool) -> None:

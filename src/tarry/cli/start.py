@@ -27,6 +27,7 @@ CONTENTS = {
     "attach": ("attach", "detach"),
     "imports": ("import",),
     "status": ("status",),
+    "top": ("top",),
     "history": ("history",),
     "retries": ("retries",),
     "stats": ("stats",),
@@ -50,6 +51,9 @@ CONTENTS = {
 COMPLETING = "_TARRY_COMPLETE"
 """Set by a shell that asks for completions."""
 
+TYPED = ("_TYPER_COMPLETE_ARGS", "COMP_WORDS")
+"""One of these has the command line that a shell wants to be completed."""
+
 
 def made(modules: Iterable[str]) -> typer.Typer:
     """The command with these modules."""
@@ -71,10 +75,18 @@ def made(modules: Iterable[str]) -> typer.Typer:
 
 def wanted(arguments: list[str]) -> list[str]:
     """The modules that these arguments need: all of them for the help or an unknown command."""
-    first = arguments[0] if arguments and COMPLETING not in os.environ else ""
+    if COMPLETING in os.environ:
+        arguments = _typed(next((os.environ[name] for name in TYPED if name in os.environ), ""))
+    first = arguments[0] if arguments else ""
     if first == "--version":
         return []
     return [module for module, commands in CONTENTS.items() if first in commands] or list(CONTENTS)
+
+
+def _typed(text: str) -> list[str]:
+    """The arguments of a command line that is being typed, without the word that is not complete yet."""
+    words = text.split()[1:]
+    return words if text[-1:].isspace() else words[:-1]
 
 
 def _version(asked: bool) -> None:

@@ -32,7 +32,7 @@ async def status(*, operations: Operations, as_json: AsJson = False) -> None:
     """
     found = await operations.status()
     if as_json:
-        print_json(_report(found))
+        print_json(status_report(found))
     else:
         if found.topology is not None:
             line(f"Topology: {found.topology}")
@@ -140,7 +140,7 @@ def _ahead(at: datetime | None, now: datetime) -> str:
     return f"in {humanise(left)}" if left >= 0 else f"{humanise(-left)} ago"
 
 
-def _report(found: ServiceStatus) -> dict[str, Any]:
+def status_report(found: ServiceStatus) -> dict[str, Any]:
     def moment(at: datetime | None) -> str | None:
         return at.isoformat() if at else None
 

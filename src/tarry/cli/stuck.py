@@ -17,7 +17,18 @@ import typer
 from tarry.cli.control_view import plain
 from tarry.cli.operator_command import operator_command
 from tarry.cli.options import AsJson, Reason, Yes
-from tarry.cli.output import Commands, confirm, line, list_by_default, note, print_json, print_table, shortened, table
+from tarry.cli.output import (
+    Commands,
+    confirm,
+    line,
+    list_by_default,
+    note,
+    print_json,
+    print_table,
+    shortened,
+    table,
+    waiting,
+)
 from tarry.core.durations import humanise
 from tarry.core.printable import printable
 from tarry.operations.protocol import Operations
@@ -41,7 +52,7 @@ Queue = Annotated[
 
 
 @app.callback()
-def _overview(context: typer.Context) -> None:
+def _overview(context: typer.Context, *, _as_json: AsJson = False) -> None:
     """Without a command, list them."""
     list_by_default(context)
 
@@ -92,7 +103,8 @@ async def recover(
         if number > MANY:
             more = " or more" if number == MOST_LISTED else ""
             confirm(f"This recovers {number}{more} stuck attempts.", yes=yes)
-    answer = await operations.recover_stuck(wanted)
+    with waiting("Recovering", quiet=as_json):
+        answer = await operations.recover_stuck(wanted)
     print_json(plain(asdict(answer))) if as_json else _show_recovered(answer)
     if answer.problems:
         raise typer.Exit(1)

@@ -18,7 +18,7 @@ from tarry.cli import options as given
 from tarry.cli import topology_retire
 from tarry.cli import topology_view as view
 from tarry.cli.options import AsJson
-from tarry.cli.output import Commands, line, note, print_json, progress_bar
+from tarry.cli.output import Commands, line, note, print_json, progress_bar, waiting
 from tarry.errors import BrokerError, Code, SettingsError, TarryError, TopologyMismatchError
 from tarry.topology.apply import apply as apply_topology
 from tarry.topology.apply import read_supported
@@ -107,6 +107,8 @@ def init(
 
 CHANGES = 2
 
+READING = "Reading the broker"
+
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="Plan, apply and verify the queues and exchanges of tarry.")
 register_init(app)
 
@@ -167,7 +169,8 @@ def plan(
     Exit code 0: nothing to do; 2: changes; 1: the broker cannot be read; 7: the files, a setting or a flag is wrong.
     """
     topology, address = given.topology_from(folder), given.address_from(url, management_url, ca_file)
-    live = read_supported(address)
+    with waiting(READING, quiet=as_json):
+        live = read_supported(address)
     expected = Expected.of(topology, address.vhost)
     found, warnings = make_plan(expected.names, expected.blueprint, live), list(concerns(expected, live))
     if as_json:
@@ -233,7 +236,8 @@ def verify(
     Each finding names its repair. Exits 1 if anything is wrong.
     """
     topology, address = given.topology_from(folder), given.address_from(url, management_url, ca_file)
-    found = verify_topology(topology, address)
+    with waiting(READING, quiet=as_json):
+        found = verify_topology(topology, address)
     wrong = [finding for finding in found if finding.level == "wrong"]
     if as_json:
         findings = [view.finding_json(finding) for finding in found]

@@ -31,7 +31,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a webhook
 
 
 @app.callback()
-def _overview(context: typer.Context) -> None:
+def _overview(context: typer.Context, *, _as_json: AsJson = False) -> None:
     """Without a command, list them."""
     list_by_default(context)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -40,27 +41,43 @@ class PrunedHistory:
 
 
 async def prune(
-    session: PostgresSession, older_than: timedelta, payloads_older_than: timedelta | None = None
+    session: PostgresSession,
+    older_than: timedelta,
+    payloads_older_than: timedelta | None = None,
+    *,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> PrunedHistory:
+    """`progress` is called with the number of rows that were deleted one by one so far."""
     partitions = [row[0] for row in await session.rows("old_partitions", older_than=older_than)]
     for name in partitions:
         await session.rows("drop_partition", name=name)
-    history = await in_slices(session, "prune_history", older_than=older_than)
-    retries = await in_slices(session, "prune_retries", older_than=older_than)
+    total = 0
+
+    async def delete(name: str, **parameters: object) -> int:
+        nonlocal total
+        before = total
+        total += await in_slices(session, name, progress=lambda count: progress(before + count), **parameters)
+        return total - before
+
+    history = await delete("prune_history", older_than=older_than)
+    retries = await delete("prune_retries", older_than=older_than)
     payloads = 0
     if payloads_older_than is not None:
-        payloads = await in_slices(session, "prune_payloads", older_than=payloads_older_than)
-    actions = sum([await in_slices(session, name, older_than=older_than) for name in _OF_OPERATORS])
-    charges = sum([await in_slices(session, name, older_than=older_than) for name in _OF_BUDGETS])
-    await in_slices(session, "prune_budget_subjects")
+        payloads = await delete("prune_payloads", older_than=payloads_older_than)
+    actions = sum([await delete(name, older_than=older_than) for name in _OF_OPERATORS])
+    charges = sum([await delete(name, older_than=older_than) for name in _OF_BUDGETS])
+    await delete("prune_budget_subjects")
     return PrunedHistory(partitions, history, retries, payloads, actions, charges)
 
 
-async def in_slices(session: PostgresSession, name: str, **parameters: object) -> int:
+async def in_slices(
+    session: PostgresSession, name: str, *, progress: Callable[[int], None] = lambda _: None, **parameters: object
+) -> int:
     """Runs a query that changes at most `limit` rows until there are no more; how many it changed."""
     total = 0
     while count := await session.change(name, **parameters, limit=SLICE):
         total += count
+        progress(total)
         if count < SLICE:
             break
     return total

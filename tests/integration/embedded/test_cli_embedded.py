@@ -81,3 +81,11 @@ def test_install_says_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "ways", lambda **_: [StubWay(usable=True)])
     result = run_cli(["embedded", "install"])
     assert "RabbitMQ 4.3.6 is available: nowhere." in result.output
+
+
+def test_install_and_doctor_answer_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "ways", lambda **_: [StubWay(usable=True)])
+    found = json.loads(run_cli(["embedded", "doctor", "--json"]).stdout)
+    assert found["brokers"] == [{"name": "a stub", "usable": True, "sentence": "series None"}]
+    assert found["postgres"]["usable"] is True
+    assert json.loads(run_cli(["embedded", "install", "--json"]).stdout) == {"version": "4.3.6", "source": "nowhere"}

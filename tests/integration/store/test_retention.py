@@ -6,6 +6,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
+from tarry.store import retention
 from tarry.store.retention import PrunedHistory, prune
 from tests.support.audit_store import AuditStore, id_of, request
 from tests.support.store import in_session
@@ -15,6 +16,15 @@ MONTH = timedelta(days=30)
 
 def pruned(store: AuditStore, older_than: timedelta, payloads_older_than: timedelta | None = None) -> PrunedHistory:
     return in_session(store.dsn, lambda session: prune(session, older_than, payloads_older_than))
+
+
+def test_prune_tells_how_many_rows_are_deleted_so_far(store: AuditStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "SLICE", 2)
+    for number in range(5):
+        end(store, old(store, f"done-{number}", 40), "succeeded")
+    seen: list[int] = []
+    in_session(store.dsn, lambda session: prune(session, MONTH, progress=seen.append))
+    assert seen == [2, 4, 5]
 
 
 def old(store: AuditStore, message: str, days: int) -> str:

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from tarry.errors import TarryError
 from tarry.operations.overview import Activity
 from tarry.operations.status import ServiceStatus
+from tarry.operations.verdict import Seen, judge
 from tarry.web.dashboard import charts
-from tarry.web.dashboard.verdict import Seen, judge
 from tarry.web.dashboard.visit import STALE, Visit
 from tarry.web.health import readiness
 

@@ -17,7 +17,7 @@ from tarry.operations.intake import Intake
 from tarry.operations.overview import Activity
 from tarry.operations.pause import DestinationPause, Pauses
 from tarry.operations.status import AttachmentStatus, ServiceStatus
-from tarry.web.dashboard.verdict import Level, Seen, judge
+from tarry.operations.verdict import Level, Seen, judge
 
 NOW = datetime(2030, 1, 31, tzinfo=UTC)
 NUMBERS = Counts(100, 1, 2, 0, 0, 0, 0, 0, 0)

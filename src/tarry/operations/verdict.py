@@ -1,4 +1,4 @@
-"""What is wrong, and what to do about it. Pure: the overview reads, this judges."""
+"""What is wrong, and what to do about it. Pure: the dashboard and `tarry top` read, this judges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OverviewFinding:
     what: str
     do: str
     link: str | None
-    """The page to do it on; None if it is done elsewhere."""
+    """The page of the dashboard to do it on; None if it is done elsewhere."""
     link_text: str | None
     section: str
     """The section of docs/operations.md."""
