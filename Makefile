@@ -54,14 +54,17 @@ EXAMPLES := .tarry/examples-venv
 $(EXAMPLES)/.ready: examples/requirements.lock .ci/examples $(READY)
 	@sh .ci/examples $(EXAMPLES)
 
-.PHONY: browser prometheus
+.PHONY: browser prometheus runtimes
 browser: # does nothing where there is one
 	@sh .ci/browser
 
 prometheus: # as above
 	@sh .ci/prometheus
 
-test: $(READY) $(EXAMPLES)/.ready browser prometheus ## Run all tests but the long chaos runs (BROKER=all for both series, COVERAGE=1 measures it)
+runtimes: # as above
+	@sh .ci/runtimes
+
+test: $(READY) $(EXAMPLES)/.ready browser prometheus runtimes ## Run all tests but the long chaos runs (BROKER=all for both series, COVERAGE=1 measures it)
 	@BROKER=$(BROKER) EXAMPLES_PYTHON=$(CURDIR)/$(EXAMPLES)/bin/python $(PYTEST) -m "not chaos" -n $(JOBS) --dist loadscope \
 	  --junitxml=$(JUNIT) $(if $(COVERAGE),--cov --cov-report=) $(ARGS)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import pytest
 
@@ -42,6 +42,11 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
+def require(runtime: Literal["node", "java"]) -> None:
+    if not shutil.which(runtime):
+        missing(runtime, f"{runtime} is not on PATH: run `make test`, or install its package.")
+
+
 def install_packages(folder: Path) -> None:
     """The packages that a lock file pins."""
     if not (shutil.which("node") and shutil.which("npm")):
@@ -60,8 +65,7 @@ def node_client() -> Path:
     with one_at_a_time():
         if not (folder / "node_modules" / "amqplib").exists():
             install_packages(folder)
-    if not shutil.which("node"):
-        missing("node", "node is not on PATH.")
+    require("node")
     return folder
 
 
@@ -89,10 +93,6 @@ def java_classpath() -> str:
             tests = (CLIENTS / "java" / "test").glob("*.java")
             run("javac", "-Xlint:all", "-Werror", "-cp", classpath, "-d", folder / "test", *tests)
     return classpath
-
-
-def java_jar() -> Path:
-    return Path(java_classpath().partition(":")[0])
 
 
 def run(*command: object) -> None:

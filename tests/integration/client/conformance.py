@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any
 from unittest import mock
 
 from tarry.client import Attempt, Classes, Options
@@ -70,7 +71,7 @@ class Case:
     """How often the same message is there."""
     handled: int = 1
     """How often the handler must run."""
-    queue: Literal["orders", "attached"] = "orders"
+    queue: str = QUEUE
     until_started: bool = False
     """The handler goes on until its start has been reported."""
     attempt: Attempt | None = None
@@ -107,7 +108,6 @@ CASES = (
         "what the broker or an earlier failure wrote on the message is not in the request",
         FAILS,
         {
-            "x-delivery-count": 9,
             "x-first-death-queue": "old",
             "error_class": "final",
             "retry_after_ms": 5,
@@ -283,3 +283,30 @@ CASES = (
         deliveries=2,
     ),
 )
+
+MORE = {
+    "test_what_fails_becomes_a_request_and_is_acknowledged": (
+        "body, properties and header values of every type are those of the message"
+    ),
+    "test_a_request_that_is_not_taken_puts_the_message_back": (
+        "a message whose request is returned or refused is requeued, also if another has the same id"
+    ),
+    "test_nothing_is_lost": (
+        "nothing is lost if the connection is cut before the publish, the confirm or the acknowledgement"
+    ),
+    "test_one_report_tells_of_many": "one report tells of many successes",
+    "test_reports_that_cannot_be_sent_hurt_nobody": "reports that cannot be sent hurt nobody",
+}
+"""Tests of what takes more than a case; each runs against every client."""
+
+
+def table() -> str:
+    """As docs/clients.md prints it. A client that fails a case fails its test, so there is no other word than yes."""
+    assert {name for names in COLUMNS.values() for name in names} == set(CONFORMING)
+    rows = [[promise, *("yes" for _ in COLUMNS)] for promise in [*(case.promise for case in CASES), *MORE.values()]]
+    lines = [["what a client does", *COLUMNS], ["---"] * (1 + len(COLUMNS)), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines).replace("| --- ", "|---").replace("--- |", "---|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table())
