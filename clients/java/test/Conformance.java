@@ -12,6 +12,7 @@ import java.time.Instant;
 import java.util.Base64;
 import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
@@ -19,6 +20,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import tarry.client.Attempt;
 import tarry.client.Deduplicator;
@@ -141,7 +143,7 @@ public final class Conformance {
             Handler handler = guard == null ? this::handle : this::handleOnce;
             String tag = channel.basicConsume(queue, false, retries.consumer(channel, queue, handler, pool));
             tell(Map.of("consuming", true));
-            while (connection.isOpen() && !isStopping.await(20, java.util.concurrent.TimeUnit.MILLISECONDS)) {
+            while (connection.isOpen() && !isStopping.await(20, TimeUnit.MILLISECONDS)) {
                 continue;
             }
             if (connection.isOpen()) {
@@ -227,7 +229,7 @@ public final class Conformance {
     private static void set(Options options, String name, Object value) {
         switch (name) {
             case "classes" -> object(value).forEach((type, errorClass) ->
-                options.classify(KINDS.get(type), ErrorClass.valueOf(errorClass.toString().toUpperCase(java.util.Locale.ROOT))));
+                options.classify(KINDS.get(type), ErrorClass.valueOf(errorClass.toString().toUpperCase(Locale.ROOT))));
             case "owner" -> options.owner((String) value);
             case "owner_header" -> options.owner((headers, body) ->
                 headers.get(value) == null ? null : headers.get(value).toString());

@@ -69,7 +69,8 @@ export class Publisher {
 
   async #open(Kind) {
     try {
-      return new Kind(await (Kind.confirms ? this.#connection.createConfirmChannel() : this.#connection.createChannel()));
+      const opening = Kind.confirms ? this.#connection.createConfirmChannel() : this.#connection.createChannel();
+      return new Kind(await opening);
     } catch (error) {
       throw new NotTakenError(`no channel could be opened: ${error.message}`, { cause: error });
     }

@@ -157,7 +157,9 @@ export class Retries {
   }
 
   #inBackground(promise) {
-    const running = promise.catch((error) => this.#options.log.error("tarry:", error)).finally(() => this.#running.delete(running));
+    const running = promise
+      .catch((error) => this.#options.log.error("tarry:", error))
+      .finally(() => this.#running.delete(running));
     this.#running.add(running);
     return running;
   }

@@ -77,7 +77,8 @@ async function handle(message, attempt) {
 /** Connects again when it is cut off, as a service does. */
 class Consumer {
   constructor({ url, queue, prefetch, options, suppress }) {
-    Object.assign(this, { url, queue, prefetch, options: optionsOf(options), guard: suppress && new MemoryDeduplicator() });
+    const guard = suppress && new MemoryDeduplicator();
+    Object.assign(this, { url, queue, prefetch, options: optionsOf(options), guard });
     this.running = this.run();
   }
 
@@ -100,7 +101,8 @@ class Consumer {
     await channel.prefetch(this.prefetch);
     const retries = new Retries(connection, this.options);
     const once = (message, attempt) => this.guard.once(attempt, () => handle(message, attempt));
-    const { consumerTag } = await channel.consume(this.queue, retries.handler(channel, this.queue, this.guard ? once : handle));
+    const handler = retries.handler(channel, this.queue, this.guard ? once : handle);
+    const { consumerTag } = await channel.consume(this.queue, handler);
     const isStopped = new Promise((resolve) => (this.stop = resolve));
     if (this.isStopping) this.stop();
     tell({ consuming: true });

@@ -131,7 +131,8 @@ test("headers near the limit of a frame shorten the reason", () => {
 });
 
 test("properties that do harm are left out", () => {
-  const found = message({ userId: "bob", expiration: "5", clusterId: "c", replyTo: "amq.rabbitmq.reply-to", deliveryMode: 1 });
+  const harmful = { userId: "bob", expiration: "5", clusterId: "c", replyTo: "amq.rabbitmq.reply-to", deliveryMode: 1 };
+  const found = message(harmful);
   const incoming = { message: found, queue: "orders", attempt: attemptOf(found, "orders") };
   const request = requestOf(incoming, { type: "Error", reason: "", verdict: {} }, undefined, 131_072);
   assert.deepEqual([request.userId, request.expiration, request.clusterId, request.replyTo], Array(4).fill(undefined));

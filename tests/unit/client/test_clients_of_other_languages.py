@@ -75,3 +75,13 @@ def test_clients_table_names_tests_that_run_against_every_client(name: str) -> N
 def test_clients_page_has_the_table_of_cases() -> None:
     page = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
     assert table() in page, "write the output of `python -m tests.integration.client.conformance` into it"
+
+
+def test_missing_runtimes_fail_in_ci_unless_they_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TARRY_ALLOW_MISSING_RUNTIMES", raising=False)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="NO JAVA: its client is not tested"):
+        runtimes.missing("java", "It is not there.")
+    monkeypatch.setenv("TARRY_ALLOW_MISSING_RUNTIMES", "node,java")
+    with pytest.raises(pytest.skip.Exception, match="NO JAVA"):
+        runtimes.missing("java", "It is not there.")

@@ -8,7 +8,7 @@ record Failure(String type, String reason, Verdict verdict) {
     private static final System.Logger LOG = System.getLogger("tarry.client");
     private static final int LONGEST_TYPE = 200;
     private static final int LONGEST_OWNER = 255;
-    private static final int DEEPEST = 8; // how many chained causes are examined; this limits the work for an endless chain
+    private static final int DEEPEST = 8; // how many chained causes are examined: the chain may be endless
 
     /** Never throws: a redaction hook or a message that fails must not cost the message its retry. */
     static Failure of(Throwable error, Options options) {
@@ -89,12 +89,16 @@ record Failure(String type, String reason, Verdict verdict) {
     static String ownerOf(Options options, Map<String, Object> headers, byte[] body) {
         try {
             String found = options.owner.apply(headers, body);
-            if (found != null && (found.codePointCount(0, found.length()) > LONGEST_OWNER || found.indexOf('\0') >= 0)) {
+            if (found == null || found.isEmpty()) {
+                return null;
+            }
+            if (found.codePointCount(0, found.length()) > LONGEST_OWNER || found.indexOf('\0') >= 0) {
                 throw new IllegalArgumentException("an owner has up to " + LONGEST_OWNER + " characters");
             }
-            return found == null || found.isEmpty() ? null : found;
+            return found;
         } catch (RuntimeException failed) {
-            LOG.log(System.Logger.Level.ERROR, "the owner of a message could not be found, its retry request names none", failed);
+            String told = "the owner of a message could not be found, its retry request names none";
+            LOG.log(System.Logger.Level.ERROR, told, failed);
             return null;
         }
     }

@@ -46,7 +46,8 @@ final class Headers {
 
     /** Null if it is no whole number from 0. */
     static Long count(Object value) {
-        boolean isWhole = value instanceof Long || value instanceof Integer || value instanceof Short || value instanceof Byte;
+        boolean isWhole =
+            value instanceof Long || value instanceof Integer || value instanceof Short || value instanceof Byte;
         return isWhole && ((Number) value).longValue() >= 0 ? ((Number) value).longValue() : null;
     }
 }

@@ -10,6 +10,7 @@ import java.util.Map;
 import java.util.function.BiFunction;
 import java.util.function.Function;
 import java.util.function.UnaryOperator;
+import java.util.stream.Stream;
 
 /** Options of a consumer; the defaults suit most. Set them before the first `Retries` is made with them. */
 public final class Options {
@@ -24,7 +25,7 @@ public final class Options {
     String consumer;
     int reportBatch = 200;
     Duration reportInterval = Duration.ofSeconds(1);
-    List<Duration> pauses = List.of(100, 500, 1_000, 2_000, 5_000, 5_000, 5_000, 5_000).stream().map(Duration::ofMillis).toList();
+    List<Duration> pauses = Stream.of(100, 500, 1_000, 2_000, 5_000, 5_000, 5_000, 5_000).map(Duration::ofMillis).toList();
 
     /** The installation's prefix of names; set it only if it is not `retry.`. */
     public Options prefix(String text) {

@@ -61,7 +61,8 @@ final class Outcomes {
         rows = new ArrayList<>();
         starts.forEach((round, at) -> {
             if (at <= latest) {
-                outcomes.add(String.format("{\"id\":\"%s\",\"round\":%d,\"outcome\":\"started\",\"at_ms\":%d,\"consumer\":%s}",
+                outcomes.add(String.format(
+                    "{\"id\":\"%s\",\"round\":%d,\"outcome\":\"started\",\"at_ms\":%d,\"consumer\":%s}",
                     round.id, round.number, at, quoted(options.consumerName())));
             }
         });

@@ -74,7 +74,7 @@ final class Publisher {
     }
 
     private synchronized Requests requestChannel() throws IOException {
-        if (requests == null || !requests.channel.isOpen()) {
+        if (requests == null || requests.isRetired || !requests.channel.isOpen()) {
             requests = new Requests(opened());
         }
         return requests;
@@ -88,10 +88,8 @@ final class Publisher {
         return channel;
     }
 
-    /** No more messages on this channel. It is closed once nothing waits for its confirms. */
-    private synchronized void retire(Requests retired) {
+    private static void retire(Requests retired) {
         if (retired != null) {
-            requests = requests == retired ? null : requests;
             retired.retire();
         }
     }
@@ -137,32 +135,27 @@ final class Publisher {
             return confirmed;
         }
 
+        /** No more messages on this channel. It is closed once nothing waits for its confirms. */
         void retire() {
             isRetired = true;
             closeIfIdle();
         }
 
+        /** Runs in the connection's thread, which must not wait: another may hold a lock and wait for the broker. */
         private void end(long tag, boolean multiple, boolean isRefused) {
             NavigableMap<Long, CompletableFuture<String>> ended =
                 multiple ? waiting.headMap(tag, true) : waiting.subMap(tag, true, tag, true);
-            if (isRefused) {
-                // On old brokers, once a full queue has refused a publish, the channel keeps refusing.
-                forget();
-            }
+            // On old brokers, once a full queue has refused a publish, the channel keeps refusing.
+            isRetired |= isRefused;
             for (Long one : ended.keySet()) {
                 String text = returned.remove(String.valueOf(one));
                 CompletableFuture<String> confirmed = waiting.remove(one);
                 String problem = text == null ? null : intake + " leads to no queue (" + text + ")";
-                confirmed.complete(isRefused ? "the broker refused it" : problem);
+                if (confirmed != null) {
+                    confirmed.complete(isRefused ? "the broker refused it" : problem);
+                }
             }
             closeIfIdle();
-        }
-
-        private void forget() {
-            synchronized (Publisher.this) {
-                requests = requests == this ? null : requests;
-                isRetired = true;
-            }
         }
 
         private void endAll(ShutdownSignalException why) {

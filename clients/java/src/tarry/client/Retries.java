@@ -100,7 +100,8 @@ public final class Retries implements AutoCloseable {
             });
         } catch (RejectedExecutionException error) {
             running.arriveAndDeregister();
-            giveBack(channel, queue, delivery);
+            outcomes.end(delivery, queue);
+            unsettled(queue, error); // requeued, it would come back to the same executor at once
         }
     }
 
