@@ -55,7 +55,7 @@ EXAMPLES := .tarry/examples-venv
 $(EXAMPLES)/.ready: examples/requirements.lock .ci/examples $(READY)
 	@sh .ci/examples $(EXAMPLES)
 
-.PHONY: browser prometheus shells
+.PHONY: browser prometheus shells runtimes
 browser: # does nothing where there is one
 	@sh .ci/browser
 
@@ -65,7 +65,10 @@ prometheus: # as above
 shells: # as above
 	@sh .ci/shells
 
-test: $(READY) $(EXAMPLES)/.ready browser prometheus shells ## Run all tests but the long chaos runs (BROKER=all for both series, COVERAGE=1 measures it)
+runtimes: # as above
+	@sh .ci/runtimes
+
+test: $(READY) $(EXAMPLES)/.ready browser prometheus shells runtimes ## Run all tests but the long chaos runs (BROKER=all for both series, COVERAGE=1 measures it)
 	@BROKER=$(BROKER) EXAMPLES_PYTHON=$(CURDIR)/$(EXAMPLES)/bin/python $(PYTEST) -m "not chaos" -n $(JOBS) --dist loadscope \
 	  --junitxml=$(JUNIT) $(if $(COVERAGE),--cov --cov-report=) $(ARGS)
 

@@ -1,13 +1,14 @@
 """Each consumer under examples/, as its reader would run it, against `tarry serve`.
 
-EXAMPLES_PYTHON is an interpreter with Celery, Dramatiq and FastStream (`make test` makes one in .tarry/);
-AMQP_CLIENT_JARS a folder with the jars of amqp-client and slf4j-api (Debian's packages put them into /usr/share/java).
+EXAMPLES_PYTHON is an interpreter with Celery, Dramatiq and FastStream (`make test` makes one in .tarry/). The programs
+of docs/clients.md for Node and Java are run in the same way.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 
 from tests.acceptance.shipped import ShippedService, serving_a_file
 from tests.acceptance.up_command import running
+from tests.support import runtimes
 from tests.support.services import Services
 from tests.support.spaces import SharedBroker
 from tests.support.waiting import wait_for
@@ -28,7 +30,6 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 INSTALLED = ROOT / ".tarry" / "examples-venv" / "bin" / "python"
 PYTHON = os.environ.get("EXAMPLES_PYTHON") or str(INSTALLED if INSTALLED.exists() else sys.executable)
-JARS = Path(os.environ.get("AMQP_CLIENT_JARS", "/usr/share/java"))
 LOOK = "import sys; from importlib.util import find_spec; sys.exit(find_spec(sys.argv[1]) is None)"
 ORDER = {"id": 1, "succeeds_at": 3}
 CHECKED = """
@@ -38,6 +39,25 @@ match = { queue = "reminders" }
 schedule = ["1s"]
 max_retries = 3
 eligibility = { at = "due" }
+"""
+
+NODE_SHOP = """
+export async function ship(order, attempt) {
+  console.log(JSON.stringify({ order: order.id, attempt: attempt.number }));
+  return new Response(null, { status: attempt.number < order.succeeds_at ? 503 : 200 });
+}
+"""
+JAVA_SHOP = """
+import tarry.client.Attempt;
+
+final class Shop {
+    record Answer(int status, String retryAfter) {}
+
+    static Answer ship(String order, Attempt attempt) {
+        System.out.printf("{\\"order\\": 1, \\"attempt\\": %d}%n", attempt.number());
+        return new Answer(attempt.number() < 3 ? 503 : 200, null);
+    }
+}
 """
 
 
@@ -58,20 +78,30 @@ def python(package: str, *command: str, **how: Any) -> Example:
 
 
 def node(folder: Path) -> Example:
-    if not (shutil.which("node") and shutil.which("npm")):
-        pytest.skip("node and npm are not on PATH")
-    install = ["npm", "ci", "--no-audit", "--no-fund"]
-    done = subprocess.run(install, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"npm ci did not work here: {done.stderr[-300:]}")
+    """Its package.json names the client by its place in the repository."""
+    placed = folder.parents[1] / "clients" / "node"
+    shutil.copytree(ROOT / "clients" / "node", placed, ignore=shutil.ignore_patterns("node_modules", "test"))
+    runtimes.install_packages(folder)
     return Example(["node", "worker.js"])
 
 
 def java() -> Example:
-    jars = [JARS / "amqp-client.jar", JARS / "slf4j-api.jar"]
-    if not shutil.which("java") or not all(jar.exists() for jar in jars):
-        pytest.skip(f"no java on PATH, or no amqp-client.jar and slf4j-api.jar in {JARS}: set AMQP_CLIENT_JARS")
-    return Example(["java", "-cp", ":".join(map(str, jars)), "Worker.java"])
+    return Example(["java", "-cp", runtimes.java_classpath(), "Worker.java"])
+
+
+def documented(language: str, folder: Path) -> Example:
+    """The program of docs/clients.md, with a shop that it can ship from."""
+    page = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
+    kind, name, shop = {"node": ("js", "worker.js", NODE_SHOP), "java": ("java", "Worker.java", JAVA_SHOP)}[language]
+    (program,) = re.findall(rf"^```{kind}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (folder / name).write_text(program, encoding="utf-8")
+    if language == "node":
+        (folder / "shop.js").write_text(shop, encoding="utf-8")
+        return node(folder)
+    (folder / "Shop.java").write_text(shop, encoding="utf-8")
+    classpath = f"{runtimes.java_classpath()}:{folder}"
+    runtimes.run("javac", "-cp", classpath, "-d", folder, folder / "Worker.java", folder / "Shop.java")
+    return Example(["java", "-cp", classpath, "Worker"])
 
 
 def example(name: str, folder: Path) -> Example:
@@ -90,8 +120,10 @@ def example(name: str, folder: Path) -> Example:
             return python("celery", *task, send=send, attached=True, reports=False)
         case "node-client":
             return node(folder)
-        case _:
+        case "java-client":
             return java()
+        case _:
+            return documented(name.partition("-")[0], folder)
 
 
 @pytest.fixture(scope="module")
@@ -110,10 +142,26 @@ def queue(service: ShippedService) -> Iterator[str]:
     service.channel.queue_delete("orders")
 
 
-@pytest.mark.parametrize("name", ["thread-pool", "faststream", "dramatiq", "node-client", "java-client", "celery"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "thread-pool",
+        "faststream",
+        "dramatiq",
+        "node-client",
+        "node-documented",
+        "java-client",
+        "java-documented",
+        "celery",
+    ],
+)
 def test_an_order_is_tried_until_it_succeeds(name: str, service: ShippedService, queue: str, tmp_path: Path) -> None:
-    folder = tmp_path / name
-    shutil.copytree(EXAMPLES / name, folder, ignore=shutil.ignore_patterns("node_modules", "__pycache__"))
+    folder = tmp_path / "examples" / name
+    shutil.copytree(
+        EXAMPLES / name.replace("documented", "client"),
+        folder,
+        ignore=shutil.ignore_patterns("node_modules", "__pycache__"),
+    )
     one, before = example(name, folder), retries(service)
     settings = os.environ | service.environment | {"PYTHONPATH": str(ROOT / "src")}
     with running(one.command, settings, folder) as worker:

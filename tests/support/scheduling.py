@@ -22,6 +22,7 @@ SHARING = (
     "tests/acceptance/test_s4_stuck.py",
     "tests/hostile/test_queue_names.py",
     "tests/hostile/test_output_malicious_text.py",
+    "tests/integration/client/test_conformance.py",
     "tests/integration/events/test_webhooks.py",
     "tests/integration/web/",
     "tests/integration/service/test_metrics.py",

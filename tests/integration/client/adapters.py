@@ -16,7 +16,7 @@ from aio_pika.abc import AbstractIncomingMessage
 from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.exceptions import AMQPError
 
-from tarry.client import Attempt, Options
+from tarry.client import Attempt, MemoryDeduplicator, Options
 from tarry.client.aio_pika import Retries as AioRetries
 from tarry.client.aio_pika import attempt_of as aio_attempt_of
 from tarry.client.pika import CallbackRetries, Retries, attempt_of
@@ -30,8 +30,12 @@ PREFETCH = 20
 class Consumer(ABC):
     """Runs in a thread of its own, and connects again when it is cut off, as a service does."""
 
-    def __init__(self, url: str, queue: str, handle: Handle, options: Options | None = None) -> None:
-        self.url, self.queue, self.handle, self.options = url, queue, handle, options
+    def __init__(
+        self, url: str, queue: str, handle: Handle, options: Options | None = None, *, suppress: bool = False
+    ) -> None:
+        self.url, self.queue, self.options = url, queue, options
+        self.handle, self.suppress = handle, suppress
+        """With `suppress`, the handler runs inside the client's deduplicator."""
         self.stopping = threading.Event()
         self.connections = 0
         self.problem: BaseException | None = None
@@ -43,10 +47,13 @@ class Consumer(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stopping.set()
+        self.stop()
         self._thread.join(timeout=60)
         assert not self._thread.is_alive(), "the consumer does not stop"
         assert self.problem is None, f"the consumer ended with {self.problem!r}"
+
+    def stop(self) -> None:
+        self.stopping.set()
 
     def _main(self) -> None:
         try:
@@ -58,7 +65,23 @@ class Consumer(ABC):
     def run(self) -> None: ...
 
 
-class Blocking(Consumer):
+class InProcess(Consumer):
+    """A client of Python's, in a thread of the test's own process."""
+
+    def __init__(self, *arguments: Any, **how: Any) -> None:
+        super().__init__(*arguments, **how)
+        self._guard = MemoryDeduplicator()
+
+    def handle_here(self, attempt: Attempt, body: bytes) -> None:
+        if not self.suppress:
+            self.handle(attempt, body)
+            return
+        with self._guard.once(attempt) as todo:
+            if todo:
+                self.handle(attempt, body)
+
+
+class Blocking(InProcess):
     executor: ThreadPoolExecutor | None = None
 
     def run(self) -> None:
@@ -79,7 +102,7 @@ class Blocking(Consumer):
 
         @retries.handler(self.queue, self.executor)
         def handle(_channel: Any, _method: Any, properties: pika.BasicProperties, body: bytes) -> None:
-            self.handle(attempt_of(properties, self.queue), body)
+            self.handle_here(attempt_of(properties, self.queue, body), body)
 
         channel.basic_consume(self.queue, handle)
         self.connections += 1
@@ -94,7 +117,7 @@ class Threads(Blocking):
             super().run()
 
 
-class Select(Consumer):
+class Select(InProcess):
     executor: ThreadPoolExecutor | None = None
 
     def run(self) -> None:
@@ -120,7 +143,7 @@ class Select(Consumer):
 
         @retries.handler(self.queue, self.executor)
         def handle(_channel: Any, _method: Any, properties: pika.BasicProperties, body: bytes) -> None:
-            self.handle(attempt_of(properties, self.queue), body)
+            self.handle_here(attempt_of(properties, self.queue, body), body)
 
         channel.basic_qos(prefetch_count=PREFETCH)
         channel.basic_consume(self.queue, handle)
@@ -156,7 +179,7 @@ class Asyncio(Select):
                 loop.run_forever()
 
 
-class AioPika(Consumer):
+class AioPika(InProcess):
     def run(self) -> None:
         asyncio.run(self._run())
 
@@ -178,10 +201,10 @@ class AioPika(Consumer):
         await connection.close()
 
     async def _handle(self, message: AbstractIncomingMessage) -> None:
-        self._handle_here(message)
+        self._handle_message(message)
 
-    def _handle_here(self, message: AbstractIncomingMessage) -> None:
-        self.handle(aio_attempt_of(message, self.queue), message.body)
+    def _handle_message(self, message: AbstractIncomingMessage) -> None:
+        self.handle_here(aio_attempt_of(message, self.queue), message.body)
 
 
 class SelectThreads(Select):
@@ -194,7 +217,7 @@ class AioThreads(AioPika):
     """Its loop goes on while a handler runs, as it does while a coroutine awaits something."""
 
     async def _handle(self, message: AbstractIncomingMessage) -> None:
-        await asyncio.to_thread(self._handle_here, message)
+        await asyncio.to_thread(self._handle_message, message)
 
 
 ADAPTERS: dict[str, type[Consumer]] = {

@@ -8,6 +8,7 @@ import pytest
 
 from tests.integration.client.adapters import ADAPTERS, Consumer
 from tests.integration.client.installation import QUEUE, ClientInstallation
+from tests.integration.client.programs import CLIENTS, available, end_programs
 from tests.support.spaces import Vhost
 
 
@@ -19,6 +20,17 @@ def installation(vhost: Vhost, tmp_path: Path) -> Iterator[ClientInstallation]:
         yield made
 
 
-@pytest.fixture(params=ADAPTERS)
+@pytest.fixture(params=CLIENTS)
 def adapter(request: pytest.FixtureRequest) -> type[Consumer]:
+    return available(CLIENTS[request.param])
+
+
+@pytest.fixture(params=ADAPTERS)
+def python_adapter(request: pytest.FixtureRequest) -> type[Consumer]:
     return ADAPTERS[request.param]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ended_programs() -> Iterator[None]:
+    yield
+    end_programs()

@@ -47,9 +47,11 @@ class ClientInstallation(Installation):
     policies: str = SMALL
     starts: list[ReportedStart] = field(default_factory=list)
 
-    def publish(self, body: bytes, message_id: str | None = None, exchange: str = "", **about: Any) -> None:
+    def publish(
+        self, body: bytes, message_id: str | None = None, exchange: str = "", queue: str = QUEUE, **about: Any
+    ) -> None:
         properties = pika.BasicProperties(delivery_mode=2, message_id=message_id, **about)
-        self.channel.basic_publish(exchange, "order.new" if exchange else QUEUE, body, properties, mandatory=True)
+        self.channel.basic_publish(exchange, "order.new" if exchange else queue, body, properties, mandatory=True)
 
     def take(self, queue: str = "retry.scheduled") -> Seen:
         return wait_for(lambda: self._get_seen(queue), what=f"a message in {queue}")  # type: ignore[return-value]

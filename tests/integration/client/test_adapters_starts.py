@@ -10,9 +10,11 @@ from contextlib import contextmanager
 import pytest
 
 from tarry.client import Attempt, Options
-from tests.integration.client.adapters import ADAPTERS, LONG_SHELLS, Blocking, Consumer
+from tests.integration.client.adapters import LONG_SHELLS, Blocking, Consumer
+from tests.integration.client.conformance import CONFORMING, ID, RETURNED
 from tests.integration.client.installation import QUEUE, ClientInstallation
-from tests.integration.client.test_adapters import ID, RETURNED, Handler, fails
+from tests.integration.client.programs import CLIENTS, available
+from tests.integration.client.test_adapters import Handler, fails
 from tests.support.waiting import wait_for
 
 OFTEN = Options(report_seconds=0.1)
@@ -63,40 +65,40 @@ def test_a_consumer_can_name_itself_in_its_starts(installation: ClientInstallati
 
 
 @pytest.mark.parametrize("options", [Options(report_starts=False), Options(report=False)], ids=["starts", "reports"])
-@pytest.mark.parametrize("name", LONG_SHELLS)
+@pytest.mark.parametrize("name", CONFORMING)
 def test_starts_can_be_switched_off(installation: ClientInstallation, name: str, options: Options) -> None:
     installation.publish(b"again", "m-1", headers=RETURNED)
     installation.publish(b"again", "m-2", headers=RETURNED)
     handler = Handler()
-    with LONG_SHELLS[name](installation.amqp_url, QUEUE, handler, options):
+    with available(CONFORMING[name])(installation.amqp_url, QUEUE, handler, options):
         wait_for(lambda: len(handler.seen) == 2, what="both deliveries")
     installation.reported(0)
     assert installation.starts == []
 
 
-@pytest.mark.parametrize("name", LONG_SHELLS)
+@pytest.mark.parametrize("name", CONFORMING)
 def test_first_attempts_are_not_reported_as_started(installation: ClientInstallation, name: str) -> None:
     """Nor those of a message that was forwarded from another queue."""
     installation.publish(b"", "m-1")
     installation.publish(b"", "m-2", headers=RETURNED | {"tarry-queue": "elsewhere"})
     installation.publish(b"", "m-3", headers=RETURNED | {"tarry-id": ["not", "an id"]})
     handler = Handler()
-    with LONG_SHELLS[name](installation.amqp_url, QUEUE, handler, OFTEN):
+    with available(CONFORMING[name])(installation.amqp_url, QUEUE, handler, OFTEN):
         wait_for(lambda: len(handler.seen) == 3, what="all deliveries")
     installation.reported(0)
     assert installation.starts == []
 
 
-@pytest.mark.parametrize("name", [name for name, adapter in ADAPTERS.items() if adapter is not Blocking])
+@pytest.mark.parametrize("name", [name for name, client in CLIENTS.items() if client is not Blocking])
 def test_a_short_attempt_costs_no_start(installation: ClientInstallation, name: str) -> None:
     """Neither one that succeeds nor one that fails. (A blocking one is reported before it begins.)"""
     installation.publish(b"again", "m-1", headers=RETURNED)
     handler = Handler()
-    with ADAPTERS[name](installation.amqp_url, QUEUE, handler, Options(report_seconds=5)):
+    with available(CLIENTS[name])(installation.amqp_url, QUEUE, handler, Options(report_seconds=5)):
         wait_for(lambda: handler.seen, what="a delivery")
     installation.reported(1)
     installation.publish(b"again", "m-1", headers=RETURNED)
-    with ADAPTERS[name](installation.amqp_url, QUEUE, fails(ValueError("no")), Options(report_seconds=5)):
+    with available(CLIENTS[name])(installation.amqp_url, QUEUE, fails(ValueError("no")), Options(report_seconds=5)):
         installation.take()
     installation.reported(0)
     assert installation.starts == []

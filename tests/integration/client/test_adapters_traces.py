@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tarry.client import Attempt
 from tarry.contract.trace import span_id
 from tests.integration.client.adapters import Consumer
+from tests.integration.client.conformance import ID, RETURNED
 from tests.integration.client.installation import QUEUE, ClientInstallation
-from tests.integration.client.test_adapters import ID, RETURNED
 from tests.support.tracing import SAMPLED, SPAN, TRACE, UNSAMPLED, application_traces
 from tests.support.waiting import wait_for
 
@@ -28,7 +28,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
 
 
 def test_traces_have_a_span_for_each_attempt(
-    installation: ClientInstallation, adapter: type[Consumer], spans: InMemorySpanExporter
+    installation: ClientInstallation, python_adapter: type[Consumer], spans: InMemorySpanExporter
 ) -> None:
     inside: dict[bytes, int] = {}
 
@@ -42,7 +42,7 @@ def test_traces_have_a_span_for_each_attempt(
     installation.publish(b"again", "m-2", headers=returned)
     installation.publish(b"unsampled", "m-3", headers={"traceparent": UNSAMPLED})
     installation.publish(b"untraced", "m-4")
-    with adapter(installation.amqp_url, QUEUE, handle):
+    with python_adapter(installation.amqp_url, QUEUE, handle):
         wait_for(lambda: len(inside) == 4, what="four messages to be handled")
         request = installation.take()
     first, again = sorted(spans.get_finished_spans(), key=lambda span: bool(span.links))

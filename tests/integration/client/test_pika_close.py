@@ -12,8 +12,8 @@ import pytest
 
 from tarry.client import Options
 from tarry.client.pika import CallbackRetries, Retries
+from tests.integration.client.conformance import RETURNED
 from tests.integration.client.installation import QUEUE, ClientInstallation
-from tests.integration.client.test_adapters import RETURNED
 from tests.support.amqp import open_connection
 
 LATE = Options(report_seconds=60)
