@@ -32,6 +32,7 @@ from tarry.errors import (
     NotDrainableError,
     NotFoundError,
     OutputError,
+    SourceError,
     TarryError,
     TopologyError,
 )
@@ -155,6 +156,7 @@ OF_COMMANDS: dict[Code, type[TarryError]] = {
     Code.API_UNREACHABLE: ApiError,
     Code.OUTPUT_FAILED: OutputError,
     Code.EMBEDDED_FAILED: EmbeddedError,
+    Code.SOURCE_FAILED: SourceError,
 }
 ON_RETRIES = ("test_retry_now.py", "test_cancel_reconciler.py")
 """These provoke the others, with a broker and Postgres."""
