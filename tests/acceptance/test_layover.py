@@ -87,6 +87,8 @@ def schedule(installation: AuditedInstallation, queue: str, wait_ms: int = WAIT,
     installation.request(queue, queue, error_class="rate_limited", retry_after_ms=wait_ms, **headers)
     retry = installation.retry_of(queue)
     wait_for(lambda: installation.states(queue) == [(retry, "scheduled")], what=f"{queue} to be scheduled")
+    if wait_ms > LADDER:
+        wait_leg(installation, retry, 1)
     return retry
 
 

@@ -127,9 +127,11 @@ def test_the_run_processors_old_work_goes_first(service: ShippedService, broker:
         service.tarry("review", "redrive", "--queue", queue, "--yes")
         arrival = back(service, queue, 0)
 
-        # A consumer that copies the properties and loses tarry's headers: it is the same message, counted on.
+        # A consumer that copies the properties and loses tarry's headers: it is the same message, counted on. It is
+        # known by what the audit has recorded, and these delays are of milliseconds.
         service.reject(arrival)
         arrival = back(service, queue, 1)
+        wait_for(lambda: service.installation.states("old")[-1][1] == "returned", what="the return to be recorded")
         headers = {"original_queue": queue}
         about = pika.BasicProperties(delivery_mode=2, message_id="old", priority=RETURNED, headers=headers)
         service.channel.basic_publish("", "retry.scheduled", b"run", about, mandatory=True)

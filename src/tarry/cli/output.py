@@ -231,11 +231,16 @@ def print_table(made: PlainTable) -> None:
         console.print(text)
 
 
+def _is_shown(*, quiet: bool) -> bool:
+    """Whether progress is shown. Colours may be forced for a pipe, but only a terminal has a cursor to move."""
+    return not quiet and err.is_terminal and err.file.isatty()
+
+
 @contextmanager
 def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Progress]:
     """On stderr, only on a terminal; removed when done."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[at]}"))
-    shown = Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal)
+    shown = Progress(*columns, console=err, transient=True, disable=not _is_shown(quiet=quiet))
     with shown:
         shown.add_task(what, total=None, at="")
         yield shown
@@ -244,7 +249,7 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Progress]:
 @contextmanager
 def waiting(what: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
     """A spinner on stderr, only on a terminal, for a wait of unknown length; call it with the current progress."""
-    if quiet or not err.is_terminal:
+    if not _is_shown(quiet=quiet):
         yield lambda _progress: None
         return
     with err.status(Text(what), spinner="line") as status:
