@@ -99,8 +99,8 @@ def seed(
 
 
 def give_up(installation: Installation, queue: str, error_type: str = "UnknownOrder") -> str:
-    """Makes an error that has failed for two days, and has it judged. What is seeded first is too little to judge by, since
-    the service may do so at any time.
+    """Makes an error that has failed for two days, and has it judged. What is seeded first is too little to judge by,
+    which the service may do at any time.
     """
     mark = seed(installation, queue, error_type, failed=10)
     seed(installation, queue, error_type, failed=290, hours=48)
