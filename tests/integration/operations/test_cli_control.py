@@ -49,6 +49,19 @@ def test_a_waiting_retry_is_sent_now_and_counts_as_the_same_attempt(terminal: Te
     assert (too_late.exit_code, "has already returned" in too_late.stderr) == (5, True)
 
 
+def test_a_message_id_may_contain_slashes(terminal: Terminal) -> None:
+    message = _unique(terminal, "eu/orders/4711?a=b#c")
+    retry = terminal.api.schedule("slow.s", message)
+    [found] = terminal.json("history", message)
+    assert (found["retry_id"], found["message_id"]) == (retry, message)
+    assert terminal.run("cancel", message).stdout.startswith(f"✓ {message} (queue slow.s, round 1): cancelled")
+    assert "is cancelled: nothing is waiting" in terminal.run("retry-now", message).stderr
+    reviewed = f"{message}/review"
+    terminal.api.installation.request("slow.s", reviewed, error_class="final")
+    wait_for(lambda: terminal.run("review", "show", reviewed).exit_code == 0, what="it to be in review")
+    assert "payload" in terminal.run("review", "show", reviewed, "--payload").stdout
+
+
 def test_what_nobody_knows_is_said_so(terminal: Terminal) -> None:
     result = terminal.run("cancel", "nobody")
     assert (result.exit_code, result.stdout) == (4, "")

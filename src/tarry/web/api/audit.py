@@ -117,7 +117,7 @@ async def write_off(caller: Operator, operations: Operations, wanted: WriteOffRe
     )
 
 
-@router.get("/history/{called}", summary="The history of one message")
+@router.get("/history/{called:path}", summary="The history of one message")
 async def history(
     _caller: Looker,
     operations: Operations,

@@ -105,7 +105,7 @@ class ActionRequest(Requested):
 ActionBody = Annotated[ActionRequest | None, Body()]
 
 
-@router.post("/{called}/cancel", summary="Cancel a waiting retry")
+@router.post("/{called:path}/cancel", summary="Cancel a waiting retry")
 async def cancel(caller: Operator, operations: Operations, called: Called, body: ActionBody = None) -> Diverted:
     """`cancelled`: it will not return. `pending`: the outcome is not known yet, and the service continues.
 
@@ -115,7 +115,7 @@ async def cancel(caller: Operator, operations: Operations, called: Called, body:
     return await operations.acting_as(caller.actor(wanted.requested_by)).cancel(called, reason=wanted.reason)
 
 
-@router.post("/{called}/retry", summary="Retry now: a waiting retry, or a message in review")
+@router.post("/{called:path}/retry", summary="Retry now: a waiting retry, or a message in review")
 async def retry_now(caller: Operator, operations: Operations, called: Called, body: ActionBody = None) -> Retried:
     """`retried`: the message was sent. One that waited will be diverted when it comes due, so that it does not return
     twice; one in review was redriven. `pending` as for cancel.

@@ -84,15 +84,15 @@ Called = Annotated[
 ]
 
 
-@router.get("/messages/{called}", summary="One message in review")
-async def message(_caller: Looker, operations: Operations, called: Called) -> ReviewDetail:
-    return await operations.show_review(called)
-
-
-@router.get("/messages/{called}/payload", summary="The payload of a message in review")
+@router.get("/messages/{called:path}/payload", summary="The payload of a message in review")
 async def payload(_caller: Operator, operations: Operations, called: Called) -> ReviewPayload:
     """Needs the role operate. If the payload is not stored, the queue is searched."""
     return await operations.review_payload(called)
+
+
+@router.get("/messages/{called:path}", summary="One message in review")
+async def message(_caller: Looker, operations: Operations, called: Called) -> ReviewDetail:
+    return await operations.show_review(called)
 
 
 class CheckRequest(Requested):
