@@ -184,13 +184,16 @@ def _at(ms: int) -> datetime:
 
 
 async def count_statistics(session: PostgresSession) -> None:
-    """Counts the whole history, as a service does; a service that counts at the same time is waited for."""
+    """Counts the whole history, as a service does, until all that is written by now is counted. It waits for a service
+    that counts at the same time, and for the transactions of other databases, which hold up this one.
+    """
+    begun = (await session.rows("statistic_position"))[0][-1]
     while True:
         async with session.lock(AdvisoryLock.STATISTICS) as held:
             if held:
-                while (await count_new_steps(session)).before_day is not None:
-                    pass
-                return
+                progress = await count_new_steps(session)
+                if progress.before_day is None and progress.counted_until >= begun:
+                    return
         await asyncio.sleep(0.1)
 
 
