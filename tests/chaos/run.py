@@ -52,7 +52,11 @@ class Run:
         with tempfile.TemporaryDirectory(prefix="tarry-chaos-scene-") as folder:
             Path(folder).chmod(0o755)
             with scene(self.stage, Path(folder), self.size.rate, self._prepare) as made:
-                return self._play(made, Evidence(Path(folder)))
+                try:
+                    return self._play(made, Evidence(Path(folder)))
+                except AssertionError as failure:
+                    failure.add_note(made.describe())
+                    raise
 
     def _phase(self, name: str) -> None:
         """Over now."""

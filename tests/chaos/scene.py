@@ -121,6 +121,19 @@ class Scene:
             self.settings[setting] = with_port(url, self.wires[to].port)
         return self.wires[to]
 
+    def describe(self) -> str:
+        """What a failure needs to be understood: the depths of the queues, and the last lines of the processes' logs."""
+        try:
+            found = self.installation.api("queues/{vhost}")
+            depths = {one["name"]: one.get("messages", 0) for one in found if one.get("messages", 0)}
+        except Exception as error:  # noqa: BLE001 - it describes another failure
+            depths = {"unknown": repr(error)}
+        running = [name for name, process in self.processes.items() if process.poll() is None]
+        lines = [f"depths: {depths}", f"running: {running}, {len(self.running)} of {len(self.routers)} routers"]
+        for log in sorted(self.folder.glob("*.log")):
+            lines += [f"{log.name}:", *log.read_text(errors="replace").splitlines()[-8:]]
+        return "\n".join(lines)
+
     def start_router(self, command: list[str] | None = None, **settings: str) -> Router:
         log = self.folder / f"router-{len(self.routers)}.log"
         given = self.environment | self.settings | settings

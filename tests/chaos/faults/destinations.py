@@ -80,7 +80,11 @@ class DestinationFull(Fault):
     def endure(self, scene: Scene) -> None:
         with scene.channel() as channel:
             relay = f"retry.relay.{self.queue}"
-            wait_for(lambda: channel.queue_declare(relay, passive=True).method.message_count, deadline=180)
+            wait_for(
+                lambda: channel.queue_declare(relay, passive=True).method.message_count,
+                deadline=180,
+                what=f"messages in {relay}",
+            )
         super().endure(scene)
 
     def heal(self, scene: Scene) -> None:
