@@ -122,7 +122,7 @@ class Scene:
         return self.wires[to]
 
     def describe(self) -> str:
-        """What a failure needs to be understood: the depths of the queues, and the last lines of the processes' logs."""
+        """For a failure: the depths of the queues, and the last lines of the logs of its processes."""
         try:
             found = self.installation.api("queues/{vhost}")
             depths = {one["name"]: one.get("messages", 0) for one in found if one.get("messages", 0)}
