@@ -268,11 +268,10 @@ class SpanEncoder:
         self._tracer = provider.get_tracer("tarry", __version__)
 
     def encode(self, spans: Sequence[Span]) -> list[ReadableSpan]:
+        self._ended.clear()  # what is left of a batch that failed
         for span in spans:
             self._one(span)
-        found = self._ended.copy()
-        self._ended.clear()
-        return found
+        return self._ended.copy()
 
     def _one(self, span: Span) -> None:
         from opentelemetry import trace as api  # noqa: PLC0415 - only if traces are on
