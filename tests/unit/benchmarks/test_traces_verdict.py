@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from benchmarks.traces.__main__ import speed
 from benchmarks.traces.verdict import CHANCE, FEWEST, MOST, Round, compare, overall
 
 
@@ -61,6 +62,11 @@ def test_verdict_of_many_rounds_tries_exchanges_at_random_and_repeats() -> None:
     many = rounds(0.02, 0.005, number=20)
     assert compare(many) == compare(many)
     assert compare(many).verdict == "broken"
+
+
+def test_speed_leaves_out_the_look_after_the_end() -> None:
+    assert speed([(10.0, 500), (11.0, 4_500), (12.0, 8_500), (13.0, 9_000)], 9_000) == 4_000
+    assert speed([(10.0, 500), (11.0, 4_500)], 4_500) == 4_000
 
 
 def test_verdict_of_all_is_that_of_the_worst() -> None:
