@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.support.amqp import open_connection
 from tests.support.installation import Installation
 from tests.support.otlp import PATH, ReceivedSpan, address_of, received_spans
 from tests.support.receiver import receiving
-from tests.support.router import Router
+from tests.support.router import IN_TIME, Router
 from tests.support.tracing import SAMPLED, SPAN, TRACE, UNSAMPLED, application_traces
 from tests.support.waiting import wait_for
 
@@ -111,6 +112,32 @@ def test_one_trace_shows_three_attempts_and_the_waits_between(
     assert {line["trace_id"] for line in router.logged("scheduled")} == {TRACE}
     traced = [(one["traceparent"], one["tracestate"]) for one in headers]
     assert sorted(traced) == sorted([(SAMPLED, STATE), (UNSAMPLED, STATE)] * 3)
+
+
+def test_a_collector_that_never_answers_delays_no_retry_and_no_shutdown(
+    installation: Installation, start: Callable[..., Router]
+) -> None:
+    messages = [f"m-{number}" for number in range(20)]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        router = start(
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{silent.getsockname()[1]}",
+            OTEL_EXPORTER_OTLP_TIMEOUT="600",
+            OTEL_BSP_SCHEDULE_DELAY="20",
+            OTEL_BSP_MAX_QUEUE_SIZE="8",
+            OTEL_BSP_MAX_EXPORT_BATCH_SIZE="4",
+        )
+        installation.declare(QUEUE)
+        for one in messages:
+            installation.request(QUEUE, one, traceparent=SAMPLED)
+        assert sorted(installation.take_ids(QUEUE, len(messages), deadline=90)) == sorted(messages)
+        # 20 messages have 60 spans: four are being sent, eight wait, and there is room for no more.
+        wait_for(lambda: router.metric("tarry_spans_total", outcome="dropped") > 0, deadline=60, what="dropped spans")
+        wait_for(lambda: router.metric("tarry_drift_seconds_count") == len(messages), deadline=60, what="all returns")
+        assert router.metric("tarry_spans_total", outcome="sent") == 0
+        assert router.ready() == (200, [])
+        assert router.stop() < IN_TIME
+    assert router.process.poll() == 0
+    assert router.wait_logged("spans could not be sent")["why"].startswith("the service ends")
 
 
 def documented() -> dict[str, set[str]]:

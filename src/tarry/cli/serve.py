@@ -91,7 +91,9 @@ def _service(context: OperatorContext, topology: Topology, settings: Settings, w
     def use(changed: Topology) -> None:
         context.use(changed)
         webhooks.use(changed)
+        metrics.show_webhooks(one.name for one in changed.webhooks)
 
+    metrics.show_webhooks(one.name for one in topology.webhooks)
     outbox = Outbox(
         context.store,
         context.address,

@@ -27,7 +27,7 @@ def answer(incoming: Incoming, error: BaseException, options: Options) -> Proper
             "fingerprint": failure.fingerprint,
             "retry_id": attempt.retry_id,
             "error_class": verdict.error_class,
-            "trace_id": None if (trace := trace_of_headers(incoming.headers)) is None else trace.trace_id,
+            "trace_id": _trace_id(incoming),
         },
     )
     if options.plain == "reject" and verdict.is_plain:
@@ -39,7 +39,13 @@ def requeued(incoming: Incoming, why: object) -> None:
     log.error(
         "the retry request for message %s of queue %s could not be published; the message is requeued: %s",
         *(incoming.attempt.message_id, incoming.queue, why),
+        extra={"retry_id": incoming.attempt.retry_id, "trace_id": _trace_id(incoming)},
     )
+
+
+def _trace_id(incoming: Incoming) -> str | None:
+    trace = trace_of_headers(incoming.headers)
+    return None if trace is None else trace.trace_id
 
 
 def unsettled(queue: str, why: object) -> None:

@@ -21,7 +21,7 @@ from tarry.amqp.publisher import Message, PublishOutcome
 from tarry.contract import headers as h
 from tarry.contract.header_reader import RefusalError
 from tarry.contract.layover import Layover, next_leg
-from tarry.contract.message import Refused, Request
+from tarry.contract.message import Refused, Request, trace_field
 from tarry.contract.retry_headers import read_retry_headers
 from tarry.contract.returned import fits
 from tarry.contract.review import refused
@@ -51,7 +51,7 @@ class LayoverLedger(Protocol):
 class Sent(NamedTuple):
     """A message to publish, and what the audit records of it: its next leg, or a review."""
 
-    delivery: Delivery
+    item: Request | Refused
     message: Message
     record: Leg | RoutePlan
 
@@ -85,8 +85,8 @@ class LayoverHandler:
         planned += [one for one in read if isinstance(one, Sent)]
         moved = await self._publish(planned)
         await self._record(moved)
-        self._tell(moved, copies)
-        done = {found[key].request.delivery.tag for key in copies} | {one.delivery.tag for one in moved}
+        self._tell(moved, [found[key] for key in copies])
+        done = {found[key].request.delivery.tag for key in copies} | {one.item.delivery.tag for one in moved}
         tags = [delivery.tag for delivery in batch]
         return BatchResult([tag for tag in tags if tag in done], [tag for tag in tags if tag not in done])
 
@@ -118,13 +118,13 @@ class LayoverHandler:
             return self._review(request, "its headers leave no room for tarry's own in one frame", round_)
         token = f"{request.retry_id}:{round_}"
         message = Message(names.delay, request.origin.routing_key, properties, request.body, token)
-        return Sent(request.delivery, message, Leg.of(found.leg_key.next, way, first_queue(way, names, ladder), now))
+        return Sent(request, message, Leg.of(found.leg_key.next, way, first_queue(way, names, ladder), now))
 
     def _review(self, item: Request | Refused, reason: str, round_: int = 0) -> Sent:
         pipeline = self.pipeline.current
         plan = RoutePlan(item, round_, Review(None, None, reason), pipeline.now_ms())
         plan, message = message_of(plan, pipeline.names, pipeline.frame_max())
-        return Sent(item.delivery, message, plan)
+        return Sent(item, message, plan)
 
     async def _publish(self, planned: Sequence[Sent]) -> list[Sent]:
         outcomes = await self.pipeline.current.publish([one.message for one in planned]) if planned else []
@@ -139,18 +139,22 @@ class LayoverHandler:
             names, ladder = pipeline.names, pipeline.rules.ladder
             await pipeline.ledger.record([record_of(plan, sent, names, ladder) for plan, sent in reviewed])
 
-    def _tell(self, moved: Sequence[Sent], copies: set[LegKey]) -> None:
-        legs = [one.record for one in moved if isinstance(one.record, Leg)]
-        for leg in legs:
-            who = {"retry_id": leg.retry_id, "round": leg.round, "leg": leg.leg}
-            log.info("layover, sent for the rest", **who, delay_ms=leg.delay_ms, due_ms=leg.due_ms, tier=leg.tier)
-        for plan in (one.record for one in moved if isinstance(one.record, RoutePlan)):
-            reason = plan.decision.reason if isinstance(plan.decision, Review) else ""
-            log.warning("layover, sent to review", retry_id=plan.item.retry_id, round=plan.round, reason=reason)
-        for key in copies:
-            log.info("layover, duplicate dropped", retry_id=key.retry_id, round=key.round, leg=key.leg)
-        self.count("sent", len(legs))
-        self.count("review", len(moved) - len(legs))
+    def _tell(self, moved: Sequence[Sent], copies: Sequence[UnroutableMessage]) -> None:
+        legs = 0
+        for item, _, record in moved:
+            who = {"retry_id": item.retry_id, "round": record.round, **trace_field(item)}
+            if isinstance(record, Leg):
+                about = {"leg": record.leg, "delay_ms": record.delay_ms, "due_ms": record.due_ms, "tier": record.tier}
+                log.info("layover, sent for the rest", **who, **about)
+                legs += 1
+            else:
+                reason = record.decision.reason if isinstance(record.decision, Review) else ""
+                log.warning("layover, sent to review", **who, reason=reason)
+        for one in copies:
+            key, trace = one.leg_key, trace_field(one.request)
+            log.info("layover, duplicate dropped", retry_id=key.retry_id, round=key.round, leg=key.leg, **trace)
+        self.count("sent", legs)
+        self.count("review", len(moved) - legs)
         self.count("duplicate", len(copies))
 
 

@@ -178,7 +178,8 @@ class UnroutableHandler:
         copies: list[int] = []
         for one in messages:
             if isinstance(one, UnroutableMessage) and one.layover is not None and one.leg_key in known:
-                log.info("unroutable, duplicate dropped", retry_id=one.request.retry_id, leg=one.leg_key.leg)
+                about = {"retry_id": one.leg_key.retry_id, "round": one.leg_key.round, "leg": one.leg_key.leg}
+                log.info("unroutable, duplicate dropped", **about, **trace_field(one.request))
                 copies.append(one.request.delivery.tag)
             else:
                 found.append(one)

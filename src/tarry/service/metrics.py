@@ -21,6 +21,7 @@ from tarry.core.policy import ErrorClass, Policy
 from tarry.errors import AuditError
 from tarry.events.cloudevent import Event
 from tarry.events.lag import EventsStatus
+from tarry.events.webhooks import DeliveryOutcome
 from tarry.operations.paused_destination import PausedDestination
 from tarry.router.pipeline import Result
 from tarry.router.plan import RoutePlan
@@ -69,7 +70,7 @@ class AuditMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         found = self.findings
         states, open_, depths, stalled = (
-            (_states(found), found.open_by_tier, _filled(found), _stalled(found)) if found else NOTHING
+            (_states(found), _known(found), _filled(found), _stalled(found)) if found else NOTHING
         )
         due, late, oldest, missing = (
             (found.counts.due, found.counts.overdue, found.oldest_overdue_s, found.missing) if found else UNKNOWN
@@ -115,6 +116,11 @@ def _states(found: AuditFindings) -> dict[str, float]:
 def _filled(found: AuditFindings) -> dict[str, int]:
     """Leaves out empty tiers without open retries: ladder tiers are many and mostly empty."""
     return {tier: depth for tier, depth in found.depth_by_tier.items() if depth or tier in found.open_by_tier}
+
+
+def _known(found: AuditFindings) -> dict[str, int]:
+    """With a zero for each tier that only the broker has messages in: a difference needs both numbers."""
+    return {**dict.fromkeys(_filled(found), 0), **found.open_by_tier}
 
 
 def _stalled(found: AuditFindings) -> dict[str, int]:
@@ -505,9 +511,22 @@ class Metrics:
         self.spans.labels(outcome).inc(number)
 
     def show_policies(self, policies: Iterable[Policy]) -> None:
+        """Shows the policies in use, and what is counted for them from zero on, as in `_begin_at_zero`."""
         self.policies.clear()
         for policy in policies:
             self.policies.labels(policy.name, str(policy.max_retries)).set(1)
+            for outcome in {*(one.over.value for one in policy.budgets), *(["unapplied"] if policy.budgets else [])}:
+                self.budgets.labels(policy.name, outcome)
+            if policy.eligibility is not None and policy.eligibility.has_endpoint:
+                for outcome in ("answered", "failed"):
+                    self.eligibility_requests.labels(policy.name, outcome)
+                self.eligibility_unknown.labels(policy.name, policy.eligibility.on_error.value)
+
+    def show_webhooks(self, names: Iterable[str]) -> None:
+        """Shows the webhooks in use before something is delivered, as in `_begin_at_zero`."""
+        for name in names:
+            for outcome in DeliveryOutcome:
+                self.webhook_deliveries.labels(name, outcome.value)
 
 
 def _by_queue(plans: Iterable[RoutePlan]) -> dict[str, list[RoutePlan]]:

@@ -36,6 +36,7 @@ LAST_SPANS = 1.5
 """Seconds that the spans in the queue get at shutdown."""
 
 LOST = "spans could not be sent"
+NOT_MADE = "spans could not be made"
 SENT_AGAIN = "spans can be sent again"
 OFF = "traces are off"
 
@@ -90,9 +91,18 @@ class SpanSender:
     _thread: threading.Thread | None = None
     _closing: bool = False
     _failing: bool = False
+    _complained: bool = False
 
     def add(self, spans: Iterable[Span]) -> None:
-        """Never waits. What does not fit into the queue is dropped."""
+        """Never waits or raises: retries matter more than traces. What does not fit into the queue is dropped."""
+        try:
+            self._add(spans)
+        except Exception:
+            if not self._complained:
+                log.exception(NOT_MADE, note="only the first such error is logged; retries are not affected")
+            self._complained = True
+
+    def _add(self, spans: Iterable[Span]) -> None:
         added = dropped = 0
         for span in spans:
             if self._closing or len(self._queue) >= self.limits.queue:
@@ -138,21 +148,22 @@ class SpanSender:
 
     def _send_all(self) -> None:
         while batch := self._take(self.limits.batch):
+            why: str | None = None
             try:
-                sent = self.export(batch)
-            except Exception:
-                log.exception("spans could not be encoded")
-                sent = False
-            self.on_outcome("sent" if sent else "failed", len(batch))
-            self._tell(sent=sent)
+                if not self.export(batch):
+                    why = "the collector does not accept them"
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next batch is tried
+                why = _text(error)
+            self.on_outcome("sent" if why is None else "failed", len(batch))
+            self._tell(why)
 
-    def _tell(self, *, sent: bool) -> None:
+    def _tell(self, why: str | None) -> None:
         """Logs changes only: a dead collector must not fill the log."""
-        if sent and self._failing:
+        if why is None and self._failing:
             log.info(SENT_AGAIN)
-        elif not sent and not self._failing:
-            log.warning(LOST, why="the collector does not accept them", metric="tarry_spans_total")
-        self._failing = not sent
+        elif why is not None and not self._failing:
+            log.warning(LOST, why=why, metric="tarry_spans_total")
+        self._failing = why is not None
 
 
 def span_sender(service: str, broker: Attributes, on_outcome: Callable[[str, int], None]) -> SpanSender | None:
@@ -172,22 +183,37 @@ def span_sender(service: str, broker: Attributes, on_outcome: Callable[[str, int
         log.warning(OFF, why=problem, do=remedy)
         return None
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - if on
-        from opentelemetry.sdk.trace.export import SpanExportResult  # noqa: PLC0415 - as above
+        export, interrupt = _exporter(service, broker)
     except ImportError:
         log.warning(OFF, why=f"{name} is set, but OpenTelemetry is not installed", do="pip install 'tarry[otel]'")
         return None
-    # One line of ours replaces a traceback for each try.
+    except Exception as error:  # noqa: BLE001 - a variable that OpenTelemetry cannot read must not stop a router
+        why = f"OpenTelemetry cannot be set up: {_text(error)}"
+        log.warning(OFF, why=why, do="check the OTEL_* variables, see docs/traces.md")
+        return None
+    parts = urlsplit(environ[name].strip())
+    shown = f"{parts.scheme}://{parts.hostname}:{parts.port or ''}".rstrip(":")  # without a user or a password
+    return SpanSender(export, interrupt, Limits.of(environ), on_outcome, shown)
+
+
+def _exporter(service: str, broker: Attributes) -> tuple[Exporter, Callable[[], None]]:
+    """What sends spans, and what ends that."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - if on
+    from opentelemetry.sdk.trace.export import SpanExportResult  # noqa: PLC0415 - as above
+
+    exporter, encoder = OTLPSpanExporter(), SpanEncoder(_resource(service), broker)
+    # What OpenTelemetry says about its settings is logged; from here on, one line of ours replaces a line for each try.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     logging.getLogger("urllib3").setLevel(logging.CRITICAL)
-    exporter, encoder = OTLPSpanExporter(), SpanEncoder(_resource(service), broker)
 
     def export(spans: Sequence[Span]) -> bool:
         return exporter.export(encoder.encode(spans)) is SpanExportResult.SUCCESS
 
-    parts = urlsplit(environ[name].strip())
-    shown = f"{parts.scheme}://{parts.hostname}:{parts.port or ''}".rstrip(":")  # without a user or a password
-    return SpanSender(export, exporter.shutdown, Limits.of(environ), on_outcome, shown)
+    return export, exporter.shutdown
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _problem(environ: Mapping[str, str], name: str) -> tuple[str | None, str]:
@@ -242,11 +268,10 @@ class SpanEncoder:
         self._tracer = provider.get_tracer("tarry", __version__)
 
     def encode(self, spans: Sequence[Span]) -> list[ReadableSpan]:
+        self._ended.clear()  # what is left of a batch that failed
         for span in spans:
             self._one(span)
-        found = self._ended.copy()
-        self._ended.clear()
-        return found
+        return self._ended.copy()
 
     def _one(self, span: Span) -> None:
         from opentelemetry import trace as api  # noqa: PLC0415 - only if traces are on

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from tarry.amqp.delivery import Delivery
 from tarry.amqp.field_tables import cut, pick, walk_array
@@ -19,6 +20,7 @@ from tarry.router.layover import LayoverHandler
 from tarry.router.pipeline import CurrentPipeline
 from tarry.router.unroutable import UnroutableHandler
 from tarry.store.rows import Leg, LegKey
+from tests.support.tracing import TRACE, UNSAMPLED
 from tests.unit.contract.wire import array, death, headers, named, published, rejected, text
 from tests.unit.router.test_pipeline import NOW, FakeLedger, Fakes, handle
 
@@ -173,6 +175,26 @@ def test_two_messages_with_one_retry_id_are_both_sent_on(scene: Scene) -> None:
     before = len(scene.fakes.published)
     assert scene.send_on(first, other) == BatchResult([1, 2], [])
     assert [one.body for one in scene.fakes.published[before:]] == [b"another payload"]
+
+
+def test_layover_log_lines_name_the_retry_and_its_trace(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unroutable, "LONGEST_REST", 0.0)
+    first = scene.schedule(traceparent=UNSAMPLED)
+    forged = _without_header(first)
+    with capture_logs() as logged:
+        scene.send_on(first)
+        scene.ledger.sent_on.add(scene.ledger.legs[0].key)
+        scene.send_on(first)
+        asyncio.run(_unroutable(scene)([arrived(first)]))
+        scene.send_on(forged)
+    assert [line["event"] for line in logged] == [
+        "layover, sent for the rest",
+        "layover, duplicate dropped",
+        "unroutable, duplicate dropped",
+        "layover, sent to review",
+    ]
+    assert {(line["retry_id"], line["round"]) for line in logged} == {(scene.ledger.legs[0].retry_id, 1)}
+    assert [line.get("trace_id") for line in logged] == [TRACE, TRACE, TRACE, None]
 
 
 def test_content_of_a_leg_stays_the_same(scene: Scene) -> None:

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from tarry.core.policy import Policy
 from tarry.service.alerts import ALERTS, Alert, rules_text
+from tarry.service.metrics import Metrics
 from tests.support.prometheus import promtool
 from tests.support.promql import mistakes
 
@@ -156,6 +158,10 @@ MORE_QUIET: dict[str, Series] = {
 """Other series with which an alert does not fire."""
 
 
+def _name(alert: Alert) -> str:
+    return alert.name
+
+
 def test_alerts_have_a_case_each() -> None:
     assert set(CASES) == {alert.name for alert in ALERTS}
     assert len(CASES) == len(ALERTS)
@@ -187,18 +193,33 @@ def test_scaled_rules_are_the_same_with_shorter_times(tmp_path: Path) -> None:
     assert any("[3s]" in one["expr"] for one in stalled)
 
 
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+@pytest.mark.parametrize("alert", ALERTS, ids=_name)
 def test_alerts_lead_to_their_section_of_the_runbook(alert: Alert) -> None:
     page, _, anchor = alert.runbook.partition("#")
     headings = re.findall(r"^## (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
     assert anchor in {heading.lower().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+@pytest.mark.parametrize("alert", ALERTS, ids=_name)
 def test_alerts_name_metrics_and_labels_that_exist(alert: Alert) -> None:
     assert mistakes(alert.expr) == []
     assert f"{alert.metric}" in alert.expr
     assert set(re.findall(r"\$labels\.(\w+)", alert.summary)) <= set(CASES[alert.name].labels)
+
+
+@pytest.mark.parametrize("alert", [one for one in ALERTS if re.search(r"\bincrease\(.*> 0$", one.expr)], ids=_name)
+def test_alerts_on_any_increase_see_the_first_one(alert: Alert) -> None:
+    """An increase begins at the first value that was scraped: a series must be there before anything is counted."""
+    metrics = Metrics()
+    asked = {"url": "https://example.com/ask", "key": "user"}
+    rules = {"eligibility": asked, "budget": {"per": "queue", "every": "1h", "limit": 5}}
+    metrics.show_policies([Policy.model_validate({"name": "p", "schedule": ["1s"], "max_retries": 1, **rules})])
+    metrics.show_webhooks(["w"])
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
+    for selector in CASES[alert.name].fires:
+        name, _, matchers = selector.partition("{")
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', matchers))
+        assert [sample.value for sample in samples if (sample.name, sample.labels) == (name, labels)] == [0.0]
 
 
 def write_tests(alert: Alert, case: Case, folder: Path) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tarry.audit.maintenance import AuditFindings
+from tarry.audit.status import Counts
 from tarry.service.metrics import OTHER, Labels, Metrics, attempt
 from tarry.store.rows import RecordedReturn, Return
 
@@ -23,6 +25,17 @@ def test_a_thousand_queues_make_two_hundred_series_and_one() -> None:
     totals = {one.labels["queue"]: one.value for one in samples if one.name == "tarry_due_total"}
     assert len(totals) == 201
     assert totals[OTHER] == 800
+
+
+def test_a_tier_that_only_the_broker_has_messages_in_is_open_with_zero() -> None:
+    """Otherwise the difference that TarryTierDiffers is about would not exist."""
+    metrics = Metrics()
+    counts = Counts(0, 0, 0, 0, 0, 0, 0, 0, 0)
+    metrics.count_pass(AuditFindings(counts, 0, 0, 0.0, (), {"known": 2}, {"known": 2, "unknown": 3, "empty": 0}))
+    value = metrics.registry.get_sample_value
+    assert (value("tarry_tier_depth", {"tier": "unknown"}), value("tarry_tier_open", {"tier": "unknown"})) == (3, 0)
+    assert (value("tarry_tier_depth", {"tier": "known"}), value("tarry_tier_open", {"tier": "known"})) == (2, 2)
+    assert value("tarry_tier_open", {"tier": "empty"}) is None
 
 
 def test_a_depth_that_nobody_can_tell_is_absent() -> None:

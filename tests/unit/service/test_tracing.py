@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tarry import __version__
 from tarry.contract.trace import TraceContext
 from tarry.router.traces import Span
 from tarry.service import tracing
-from tarry.service.tracing import LOST, OFF, SENT_AGAIN, Limits, SpanSender, span_sender
+from tarry.service.tracing import LOST, NOT_MADE, OFF, SENT_AGAIN, Limits, SpanSender, span_sender
 from tests.support.otlp import PATH, address_of, received_spans
 from tests.support.receiver import receiving, status
 from tests.support.tracing import SPAN, TRACE
@@ -112,6 +113,42 @@ def test_sender_ends_in_time_if_the_collector_does_not_answer(monkeypatch: pytes
     assert [line["spans"] for line in logged if line["event"] == LOST] == [5]
     collector.go.set()
     wait_for(lambda: not made._thread or not made._thread.is_alive(), what="the thread to end")
+
+
+def test_sender_takes_spans_that_cannot_be_made_without_an_error() -> None:
+    def broken() -> Iterator[Span]:
+        yield span(1)
+        raise ValueError("not a span")
+
+    collector, counted = Collector(), Counter[str]()
+    made = sender(collector, counted, Limits(queue=100, batch=10, delay_s=600))
+    with capture_logs() as logged:
+        for _ in range(3):
+            made.add(broken())
+        made.add([span(2)])
+        asyncio.run(made.close())
+    assert [line["event"] for line in logged] == [NOT_MADE]
+    assert counted == {"sent": 4}
+
+
+def test_sender_logs_an_error_of_the_exporter_once() -> None:
+    class Broken(Collector):
+        def __call__(self, spans: Sequence[Span]) -> bool:
+            super().__call__(spans)
+            if not self.accepts:
+                raise OSError("no certificate")
+            return True
+
+    collector, counted = Broken(accepts=False), Counter[str]()
+    made = sender(collector, counted, Limits(queue=100, batch=1, delay_s=600))
+    with capture_logs() as logged:
+        made.add([span(), span(), span()])
+        wait_for(lambda: counted["failed"] == 3, what="three failures")
+        collector.accepts = True
+        made.add([span()])
+        asyncio.run(made.close())
+    assert [line["event"] for line in logged] == [LOST, SENT_AGAIN]
+    assert logged[0]["why"] == "OSError: no certificate"
 
 
 def test_sender_logs_only_when_a_collector_fails_and_when_it_is_back() -> None:
@@ -229,6 +266,21 @@ def test_sender_is_off_with_a_reason_and_a_remedy(
     (line,) = off({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"} | wrong, monkeypatch)
     assert line["event"] == OFF
     assert remedy in line["do"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many"), ("OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER", "no")],
+)
+def test_sender_is_off_if_opentelemetry_refuses_a_variable(variable: str, value: str) -> None:
+    """In a process of its own: the SDK reads some of them when it is imported, which the tests have done."""
+    code = "from tarry.service.tracing import span_sender; print('made', span_sender('tarry', {}, print))"
+    environ = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", variable: value}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert OFF in done.stdout
+    assert "check the OTEL_* variables" in done.stdout
+    assert done.stdout.endswith("made None\n")
 
 
 def test_sender_says_how_to_install_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
