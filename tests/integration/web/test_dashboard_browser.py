@@ -69,6 +69,7 @@ def operator(chromium: Browser, api: ApiInstallation) -> Iterator[Visitor]:
 def test_from_red_to_a_redriven_group_in_four_clicks(operator: Visitor, api: ApiInstallation) -> None:
     api.installation.declare("slow.redriven")
     ids = [f"redriven-{number}" for number in range(10)]
+    before = api.get("/status")["audit"]["in_review"]
     review(api, "slow.redriven", ids, error_type="Declined", error_reason="the card was declined")
     operator.page.reload()
     operator.page.locator(".verdict.wrong").wait_for()
@@ -78,6 +79,7 @@ def test_from_red_to_a_redriven_group_in_four_clicks(operator: Visitor, api: Api
     operator.page.locator("#job-state", has_text="done").wait_for()
     assert operator.page.locator("#job-left").inner_text() == "0"
     operator.follow("To the overview")  # 4
+    operator.page.locator(".verdict", has_text=re.compile(rf"· {before} in review")).wait_for()
     for one in ids:
         api.wait_state(api.installation.retry_of(one), "returned")
     actions = api.get("/actions", params={"kind": "review.redrive"})["items"]

@@ -283,8 +283,8 @@ def _check_form(visit: Visit) -> None:
     if not secrets.compare_digest(given.encode(), wanted.encode()) or site not in {"same-origin", "none"}:
         raise ProblemError(
             Code.FORBIDDEN,
-            "This form is not of your current session: it may have ended meanwhile. Nothing was done. Open the page "
-            "again, and repeat it.",
+            "This form is not of your current session, which may have ended since the page was made. Nothing was done. "
+            "Open the page again, and repeat what you did.",
         )
 
 
@@ -294,7 +294,9 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 def error_page(visit: Visit, error: Exception) -> Response:
     problem = _problem_of(visit.request, error)
-    answer = visit.render("error.html", problem.status, problem=problem)
+    is_filter = visit.request.method in READING and problem.status == HTTPStatus.UNPROCESSABLE_ENTITY
+    back = visit.request.url.path if is_filter else visit.form_page
+    answer = visit.render("error.html", problem.status, problem=problem, back=back)
     answer.headers.update(getattr(error, "headers", None) or {})
     return answer
 
