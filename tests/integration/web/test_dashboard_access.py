@@ -273,7 +273,8 @@ def test_a_limited_token_acts_only_on_its_queues(api: ApiInstallation) -> None:
     ((fields["error"],),) = api.rows("select fingerprint from retry where message_id = 'their-1'")
     jobs = {"/review/redrive", "/review/discard", "/retries/jobs"}  # the action log has those that find nothing
     asked = [path for path in paths(api, actions=True) if path not in jobs]
-    answers = {path: team.post(path, **fields).status_code for path in asked}
+    verbs = {"/destinations/error": {"verb": "again"}}
+    answers = {path: team.post(path, **fields | verbs.get(path, {})).status_code for path in asked}
     assert {path: code for path, code in answers.items() if code not in {403, 404}} == {}
     assert everything(api) == before
     assert team.post("/retries/jobs", **fields).status_code == 404
@@ -286,6 +287,8 @@ def test_wrong_fields_are_refused_with_their_names(api: ApiInstallation) -> None
     answer = operator.post("/destinations/pause", name="slow.mine", lasts="soon")
     assert (answer.status_code, "lasts" in answer.text) == (422, True)
     assert operator.post("/review/discard", queue="*").status_code in {400, 422}
+    for path in ("/destinations/breaker", "/destinations/error"):
+        assert operator.post(path, name="slow.mine", error="e", verb="what", reason="x").status_code == 422, path
     assert operator.get("/retries?due_after=yesterday").status_code == 422
     assert operator.get("/retries?cursor=nonsense").status_code == 422
 

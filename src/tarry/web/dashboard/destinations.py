@@ -122,7 +122,7 @@ def _scope(given: str) -> Scope:
 
 async def breaker(visit: Visit) -> Response:
     """Keeps it open or closed, or lets it decide again."""
-    name, verb = visit.named("name"), visit.named("verb")
+    name, verb = visit.named("name"), _one_of(visit.named("verb"), "open", "close", "free")
     reason = validated(Pausing, {"reason": visit.given("reason")}).reason
     if verb == "open":
         await visit.operations.open_breaker(name, reason=reason)
@@ -134,11 +134,17 @@ async def breaker(visit: Visit) -> Response:
     return visit.done(f"The breaker of {name} {done}.", _page_of(name))
 
 
+def _one_of(verb: str, *verbs: str) -> str:
+    if verb not in verbs:
+        raise ProblemError(Code.INVALID_REQUEST, f"There is no {verb!r}: choose one of {', '.join(verbs)}.")
+    return verb
+
+
 async def retry_error(visit: Visit) -> Response:
     """Retries an error again that is given up, or for ever."""
     name, error = visit.named("name"), visit.named("error")
     reason = validated(Pausing, {"reason": visit.given("reason")}).reason
-    always = visit.named("verb") == "always"
+    always = _one_of(visit.named("verb"), "again", "always") == "always"
     done = await visit.operations.retry_error(name, error, always=always, reason=reason)
     how = "is never given up" if always else "is retried, and judged by what happens from now on"
     return visit.done(f"The error {done.choice.error} of {name} {how}.", _page_of(name))
