@@ -458,6 +458,20 @@ def test_a_group_by_reason_is_discarded_and_no_other(api: ApiInstallation) -> No
     assert (found["reason"], found["filter"]["reason"]) == ("e", "no such customer")
 
 
+def test_a_destination_shows_the_success_of_each_attempt(api: ApiInstallation) -> None:
+    counted = (
+        "insert into statistic (span, starts, kind, queue, policy, attempt, scheduled, returned, succeeded, failed)"
+        " select 'hour', date_trunc('hour', clock_timestamp(), 'UTC'), 'queue', queue, 'slow', attempt, 10, 10, good,"
+        " 10 - good from (values ('slow.rated', 1, 8), ('slow.rated', 2, 3), ('slow.other', 1, 5))"
+        " as one (queue, attempt, good) returning 1"
+    )
+    api.schedule("slow.rated", "rated-1")
+    assert len(api.rows(counted)) == 3
+    page = Client(api, LOOK).get("/destinations/one?name=slow.rated").text
+    assert re.findall(r'data-label="attempt">(\d+)<', page) == ["1", "2"]
+    assert re.findall(r"</meter> ([\d.]+) %", page) == ["80.0", "30.0"]
+
+
 def test_a_job_has_the_buttons_of_its_state(api: ApiInstallation) -> None:
     for number in range(3):
         api.schedule("slow.states", f"states-{number}")
