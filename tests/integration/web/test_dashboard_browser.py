@@ -69,7 +69,7 @@ def operator(chromium: Browser, api: ApiInstallation) -> Iterator[Visitor]:
 def test_from_red_to_a_redriven_group_in_four_clicks(operator: Visitor, api: ApiInstallation) -> None:
     api.installation.declare("slow.redriven")
     ids = [f"redriven-{number}" for number in range(10)]
-    before = api.get("/status")["audit"]["in_review"]
+    before = api.installation.number("select count(*) from retry where state = 'in_review'")
     review(api, "slow.redriven", ids, error_type="Declined", error_reason="the card was declined")
     operator.page.reload()
     operator.page.locator(".verdict.wrong").wait_for()
