@@ -152,6 +152,28 @@ def test_pause_and_resume_with_a_canary(operator: Visitor, api: ApiInstallation)
 
 
 @pytest.mark.one_series
+def test_the_keyboard_alone_pauses_a_destination(operator: Visitor, api: ApiInstallation) -> None:
+    api.schedule("slow.keyed", "keyed-1")
+    operator.open("/destinations/one?name=slow.keyed")
+    page, keys = operator.page, operator.page.keyboard
+    keys.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    keys.press("Enter")
+    for _ in range(50):
+        keys.press("Tab")
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        if page.evaluate("document.activeElement.matches(\"form[action='/destinations/pause'] [name='reason']\")"):
+            break
+    keys.type("INC-43")
+    keys.press("Enter")
+    operator.wait_text("Paused slow.keyed.")
+    assert (
+        api.get("/actions", params={"kind": "pause", "target": "slow.keyed"})["items"][0]["detail"]["reason"]
+        == "INC-43"
+    )
+
+
+@pytest.mark.one_series
 def test_who_may_look_sees_no_payload_and_no_button(chromium: Browser, api: ApiInstallation) -> None:
     retry = api.installation.retry_of("SHOWN-1")
     with visitor(chromium, api.url) as viewer:
