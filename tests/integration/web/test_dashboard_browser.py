@@ -171,6 +171,8 @@ def test_the_keyboard_alone_pauses_a_destination(operator: Visitor, api: ApiInst
         api.get("/actions", params={"kind": "pause", "target": "slow.keyed"})["items"][0]["detail"]["reason"]
         == "INC-43"
     )
+    api.call("POST", "/queues/slow.keyed/resume", json={"canary": False})
+    wait_for(lambda: not api.get("/pauses")["pauses"], what="the pause to be over")
 
 
 @pytest.mark.one_series
