@@ -364,8 +364,9 @@ def test_an_edit_of_a_message_that_has_changed_does_nothing(api: ApiInstallation
     send_to_review(api.installation, "slow.changed", ["changed-1"], body=b"total=3")
     again = [state for state in api.installation.states("changed-1") if state[1] == "in_review"]
     (now,) = again
+    edits: tuple[dict[str, Any], ...] = ({"body": "total=9"}, {"set_headers": "color=blue"})
     for stale in (seen[0], "", "0" * 64):
-        for edit in ({"body": "total=9"}, {"set_headers": "color=blue"}):
+        for edit in edits:
             answer = one.post(f"/retries/{now[0]}/redrive", seen=stale, **edit)
             assert (answer.status_code, "has changed since its page was made" in answer.text) == (409, True), edit
     assert api.get(f"/retries/{now[0]}")["state"] == "in_review"
@@ -407,7 +408,8 @@ def test_a_write_off_closes_only_what_its_page_named(api: ApiInstallation) -> No
     assert ids == [seen]
     lose(unseen, with_payload=False)
     lose(kept, with_payload=True)
-    for given in ({}, {"ids": " "}):
+    nobody: tuple[dict[str, Any], ...] = ({}, {"ids": " "})
+    for given in nobody:
         assert operator.post("/audit/write-off", reason="INC-1", **given).status_code in {400, 422}
     assert operator.post("/audit/write-off", ids=ids[0], reason="INC-1").status_code == 303
     assert "Written off: 1." in operator.get("/audit").text
