@@ -50,11 +50,12 @@ def main() -> int:
                 of_team = pages.measured(f"http://127.0.0.1:{service.port}", rounds, pages.limited_to_queues(), limited)
             shown["pages"], shown["pages of a limited token"] = found, of_team
             kept = all(one["p95"] < MOST_MS for one in (*found.values(), *of_team.values()))
+            kept = kept and pages.are_pages(found, {200}) and pages.are_pages(of_team, {200, 404})
         if asked.only != "pages":
             rounds, count = (3, 15_000) if asked.quick else (asked.rounds, 30_000)
             result = viewers.compared(space, rounds=rounds, count=count)
             shown["viewers"] = result
-            kept = kept and viewers.ratio_of(result) >= LEAST
+            kept = kept and viewers.ratio_of(result) >= LEAST and not viewers.failed_of(result)
     shown["kept"] = kept
     text = json.dumps(shown, indent=2)
     print(text)

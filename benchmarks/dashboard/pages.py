@@ -6,7 +6,7 @@ import hashlib
 import re
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import httpx
 
@@ -87,6 +87,11 @@ def limited_to_queues() -> dict[str, str]:
 def log_in(client: httpx.Client, token: str) -> None:
     (key,) = KEY.findall(client.get("/login").text)
     client.post("/login", data={"form_key": key, "token": token})
+
+
+def are_pages(found: Mapping[str, Mapping[str, float | int]], good: Container[int]) -> bool:
+    """Whether each had a status that a page has: an error is fast, and proves nothing."""
+    return all(one["status"] in good for one in found.values())
 
 
 def measured(

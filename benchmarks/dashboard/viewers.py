@@ -101,6 +101,12 @@ def ratio_of(result: dict[str, object]) -> float:
     return float(str(result["ratio"]))
 
 
+def failed_of(result: dict[str, object]) -> int:
+    """Pages that the viewers did not get."""
+    pages = result["pages"]
+    return int(str(pages["failed"])) if isinstance(pages, dict) else 0
+
+
 def _rounded(rates: list[float]) -> list[int]:
     return [round(one) for one in rates]
 

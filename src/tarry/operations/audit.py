@@ -205,7 +205,7 @@ async def _recover_reviews(context: OperatorContext, session: PostgresSession, a
 def _chosen(missing: Sequence[Missing], ids: Sequence[str]) -> list[Missing]:
     """Those that were named, each of which must be missing; or all that cannot be rebuilt."""
     if not ids:
-        return [one for one in missing if not _recoverable(one.retry)]
+        return [one for one in missing if not can_recover(one.retry)]
     by_id = {one.retry.retry_id: one for one in missing}
     whole = {given: _whole(given, missing) for given in ids}
     if present := [given for given, retry_id in whole.items() if retry_id not in by_id]:
@@ -225,7 +225,7 @@ def _whole(given: str, missing: Sequence[Missing]) -> str:
     return only(given, [(one.retry_id, one.queue) for one in rows]) or given
 
 
-def _recoverable(retry: Open) -> bool:
+def can_recover(retry: Open) -> bool:
     """Whether `recover` could publish it again: of a claimed one the store has no payload."""
     return retry.rebuildable and retry.state != State.CLAIMED
 

@@ -13,6 +13,9 @@ from tarry.operations.overview import Activity
 from tarry.operations.pause import DestinationPause, Pauses
 from tarry.operations.status import ServiceStatus
 
+SHORT = 40
+"""The longest name of a destination in the text of a link."""
+
 Level = Literal["ok", "attention", "wrong"]
 LEVELS: tuple[Level, ...] = ("ok", "attention", "wrong")
 
@@ -67,12 +70,24 @@ TITLES_UNKNOWN: dict[Level, str] = {
 }
 """As long as there was no audit pass that could say whether anything is missing."""
 
+MISSING = "Retries are missing on the broker"
+NOT_LOST = "Nothing is lost, but something is wrong"
+
 
 def judge(seen: Seen) -> OverviewVerdict:
     found = sorted(_findings(seen), key=lambda one: -LEVELS.index(one.level))
     level = found[0].level if found else "ok"
-    titles = TITLES if seen.missing is not None else TITLES | TITLES_UNKNOWN
-    return OverviewVerdict(level, titles[level], found)
+    return OverviewVerdict(level, _title(level, seen), found)
+
+
+def _title(level: Level, seen: Seen) -> str:
+    if level != "wrong":
+        return (TITLES if seen.missing is not None else TITLES | TITLES_UNKNOWN)[level]
+    if seen.missing:
+        return MISSING
+    counts, troubles = seen.status.audit, (*seen.status.troubles, *seen.troubles)
+    is_proven = seen.missing == 0 and counts is not None and not counts.overdue and not troubles
+    return NOT_LOST if is_proven else TITLES[level]
 
 
 def _findings(seen: Seen) -> Iterator[OverviewFinding]:
@@ -185,7 +200,7 @@ def _of_breakers(seen: Seen) -> Iterator[OverviewFinding]:
                 "wrong" if one.state == "open" else "attention",
                 f"{one.queue}: its breaker is {one.state.replace('_', '-')}. {one.reason}".strip(),
                 "Mend its consumers; it closes by itself once a probe succeeds.",
-                *(f"/destinations/one?{urlencode({'name': one.queue})}", "Open it"),
+                *(f"/destinations/one?{urlencode({'name': one.queue})}", f"Open {_short(one.queue)}"),
                 "A breaker is open",
             )
 
@@ -206,7 +221,11 @@ def _page_of(paused: DestinationPause) -> tuple[str, str]:
     """Policies and job types have no page of their own."""
     if not paused.is_destination:
         return "/destinations", "Open the destinations"
-    return f"/destinations/one?{urlencode({'name': paused.destination})}", "Open it"
+    return f"/destinations/one?{urlencode({'name': paused.destination})}", f"Open {_short(paused.destination)}"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= SHORT else f"{name[: SHORT - 1]}…"
 
 
 def _of_attachments(seen: Seen) -> Iterator[OverviewFinding]:

@@ -1,7 +1,8 @@
 """Writes the pictures of the dashboard that the docs show: `make screenshots`.
 
 They are of a real service on a private broker. `make screenshots ARGS=FOLDER` writes every page there instead, wide and
-narrow, light and dark, to look at.
+narrow, light and dark, and what is seen on a new installation, by a viewer, after a mistake, and while Postgres or the
+broker is away, to look at.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import psycopg
@@ -17,10 +19,12 @@ from playwright.sync_api import Browser
 
 from tests.integration.operations.review.reviewing import send_to_review
 from tests.support import memory_disk
-from tests.support.api import OPERATE, TOKENS, ApiInstallation, api_installation
-from tests.support.browser import DESK, PHONE, Visitor, browser, visitor
+from tests.support.api import LOOK, OPERATE, TOKENS, ApiInstallation, api_installation
+from tests.support.browser import DESK, PHONE, Visitor, apart, browser, visitor
+from tests.support.proxy import Proxy
+from tests.support.router import routers
 from tests.support.services import RunServices
-from tests.support.spaces import SharedBroker
+from tests.support.spaces import SharedBroker, address_of, with_port
 from tests.support.wanted import wanted_series
 
 INTO = Path("docs/img")
@@ -88,11 +92,11 @@ def main() -> None:
             (Path(name) / "topology").mkdir()
             (Path(name) / "topology" / "tarry.toml").write_text(POLICIES, encoding="utf-8")
             with api_installation(shared, services, Path(name), **TOKENS) as api:
-                _fill(api)
-                with browser() as opened:
-                    if len(sys.argv) > 1:
-                        _take_everything(opened, api, Path(sys.argv[1]))
-                    else:
+                if len(sys.argv) > 1:
+                    _look_at_everything(api, Path(sys.argv[1]))
+                else:
+                    _fill(api)
+                    with browser() as opened:
                         _take_all(opened, api)
     finally:
         services.close()
@@ -157,10 +161,54 @@ LEFT_OUT = ("stuck", "runbook")
 """Pages that the docs do not show."""
 
 
-def _take_everything(opened: Browser, api: ApiInstallation, into: Path) -> None:
-    """Every page, wide and narrow, light and dark, as long as it is: to look at after a change."""
+def _look_at_everything(api: ApiInstallation, into: Path) -> None:
+    """The second service is started before the browser: it could not be started while one is open."""
     into.mkdir(parents=True, exist_ok=True)
-    pages = _pages(api)
+    made = api.installation
+    with Proxy(address_of(made.dsn)) as postgres, Proxy(address_of(made.amqp_url)) as broker, routers(made) as start:
+        wires = {"DATABASE_URL": with_port(made.dsn, postgres.port)}
+        wires["RABBITMQ_URL"] = with_port(made.amqp_url, broker.port)
+        other = start(**wires, **TOKENS, API_TIMEOUT_S="8").wait_ready()
+        with browser() as opened:
+            with visitor(opened, api.url) as person:
+                _look(person.log_in(OPERATE), into, "new", NEW)
+            apart(lambda: _fill(api))
+            pages = _pages(api)
+            _take_everything(opened, api, pages, into)
+            with visitor(opened, api.url) as person:
+                _look(person.log_in(OPERATE), into, "mistake", MISTAKES)
+            with visitor(opened, api.url) as person:
+                _look(person.log_in(LOOK), into, "viewer", pages)
+            for name, wire in (("postgres", postgres), ("broker", broker)):
+                with visitor(opened, f"http://127.0.0.1:{other.port}") as person:
+                    person.log_in(OPERATE)
+                    wire.refuse()
+                    wire.cut()
+                    person.page.wait_for_timeout(20_000)  # what was read before counts as fresh for so long
+                    _look(person, into, f"without-{name}", AWAY)
+                    wire.heal()
+
+
+NEW = {"overview": "/"} | {
+    name: f"/{name}" for name in ("destinations", "retries", "stuck", "review", "review/jobs", "actions", "audit")
+}
+AWAY = {"overview": "/"} | {name: f"/{name}" for name in ("destinations", "retries", "review", "topology")}
+MISTAKES = {
+    "retry": "/retries/ffffffff",
+    "page": "/retries/x/y",
+    "destination": "/destinations/one?name=none",
+    "filter": "/retries?due_after=yesterday",
+}
+
+
+def _look(person: Visitor, into: Path, situation: str, pages: Mapping[str, str]) -> None:
+    for name, path in pages.items():
+        person.open(path)
+        person.page.screenshot(path=into / f"{situation}-{name.replace('/', '-')}.png", full_page=name != "runbook")
+
+
+def _take_everything(opened: Browser, api: ApiInstallation, pages: Mapping[str, str], into: Path) -> None:
+    """Every page, wide and narrow, light and dark, as long as it is."""
     for width, scheme in ((DESK, "light"), (DESK, "dark"), (PHONE, "light"), (PHONE, "dark")):
         with visitor(opened, api.url, width=width, scheme=scheme) as person:
             person.open("/login")

@@ -15,9 +15,10 @@ from tarry.web.dashboard.app import PAGES, SECURITY
 from tests.integration.operations.review.reviewing import send_to_review
 from tests.integration.web.test_auth_every_route import everything
 from tests.support.api import LOOK, OPERATE, OPERATE_ENTRY, TOKENS, ApiInstallation, api_installation
+from tests.support.proxy import Proxy
 from tests.support.router import routers
 from tests.support.services import Services
-from tests.support.spaces import SharedBroker
+from tests.support.spaces import SharedBroker, address_of, with_port
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.one_series
@@ -154,6 +155,55 @@ def test_the_cookie_is_for_this_site_and_no_script(api: ApiInstallation) -> None
     assert "Secure" in other
 
 
+def test_a_form_of_an_ended_session_leads_to_the_login_and_back(api: ApiInstallation) -> None:
+    operator = Client(api, OPERATE)
+    kept = operator.key
+    operator.post("/logout")
+    page = f"{api.url}/destinations/one?name=slow.mine"
+    answer = operator.post("/destinations/pause", {"referer": page}, name="slow.mine", reason="x", form_key=kept)
+    assert (answer.status_code, "Nothing was done" in answer.text) == (403, True)
+    assert 'href="/login?next=%2Fdestinations%2Fone%3Fname%3Dslow.mine">Log in</a>' in answer.text
+    foreign = operator.post("/destinations/pause", {"referer": "https://evil.example/x"}, form_key=kept)
+    assert 'href="/login">Log in</a>' in foreign.text
+
+
+def test_a_form_with_a_mistake_leads_back_to_its_page(api: ApiInstallation) -> None:
+    operator = Client(api, OPERATE)
+    page = f"{api.url}/destinations/one?name=slow.mine"
+    answer = operator.post("/destinations/pause", {"referer": page}, name="slow.mine", lasts="soon")
+    assert (answer.status_code, 'href="/destinations/one?name=slow.mine">Open the page again</a>' in answer.text) == (
+        422,
+        True,
+    )
+
+
+def test_a_filter_with_a_mistake_leads_to_the_page_without_it(api: ApiInstallation) -> None:
+    answer = Client(api, OPERATE).get("/retries?due_after=yesterday")
+    assert "due_after: should be a time" in answer.text
+    assert 'href="/retries">Open the page again</a>' in answer.text
+
+
+def test_the_overview_says_soon_that_postgres_is_away(api: ApiInstallation) -> None:
+    """Whoever waits for each of its numbers in turn would wait for longer than this timeout."""
+    dsn = api.installation.dsn
+    with Proxy(address_of(dsn)) as wire, routers(api.installation) as start:
+        away = {"DATABASE_URL": with_port(dsn, wire.port), "API_TIMEOUT_S": "10"}
+        router = start(**away, API_TOKENS=str(OPERATE_ENTRY)).wait_ready()
+        operator = Client(ApiInstallation(api.installation, router), OPERATE)
+        wire.refuse()
+        wire.cut()
+        seen = []
+
+        def is_said() -> bool:
+            answer = operator.get("/")
+            seen.append(answer.status_code)
+            return "The audit could not be read" in answer.text
+
+        wait_for(is_said, deadline=90, what="the overview to say it")
+        assert set(seen) == {200}
+        assert "Postgres does not answer" in operator.get("/").text
+
+
 def test_a_wrong_token_is_refused_and_not_repeated(api: ApiInstallation) -> None:
     guest = Client(api)
     guest.get("/login")
@@ -223,7 +273,8 @@ def test_a_limited_token_acts_only_on_its_queues(api: ApiInstallation) -> None:
     ((fields["error"],),) = api.rows("select fingerprint from retry where message_id = 'their-1'")
     jobs = {"/review/redrive", "/review/discard", "/retries/jobs"}  # the action log has those that find nothing
     asked = [path for path in paths(api, actions=True) if path not in jobs]
-    answers = {path: team.post(path, **fields).status_code for path in asked}
+    verbs = {"/destinations/error": {"verb": "again"}}
+    answers = {path: team.post(path, **fields | verbs.get(path, {})).status_code for path in asked}
     assert {path: code for path, code in answers.items() if code not in {403, 404}} == {}
     assert everything(api) == before
     assert team.post("/retries/jobs", **fields).status_code == 404
@@ -236,6 +287,8 @@ def test_wrong_fields_are_refused_with_their_names(api: ApiInstallation) -> None
     answer = operator.post("/destinations/pause", name="slow.mine", lasts="soon")
     assert (answer.status_code, "lasts" in answer.text) == (422, True)
     assert operator.post("/review/discard", queue="*").status_code in {400, 422}
+    for path in ("/destinations/breaker", "/destinations/error"):
+        assert operator.post(path, name="slow.mine", error="e", verb="what", reason="x").status_code == 422, path
     assert operator.get("/retries?due_after=yesterday").status_code == 422
     assert operator.get("/retries?cursor=nonsense").status_code == 422
 
@@ -311,13 +364,62 @@ def test_an_edit_of_a_message_that_has_changed_does_nothing(api: ApiInstallation
     send_to_review(api.installation, "slow.changed", ["changed-1"], body=b"total=3")
     again = [state for state in api.installation.states("changed-1") if state[1] == "in_review"]
     (now,) = again
+    edits: tuple[dict[str, Any], ...] = ({"body": "total=9"}, {"set_headers": "color=blue"})
     for stale in (seen[0], "", "0" * 64):
-        answer = one.post(f"/retries/{now[0]}/redrive", body="total=9", seen=stale)
-        assert (answer.status_code, "has changed since its page was made" in answer.text) == (409, True)
+        for edit in edits:
+            answer = one.post(f"/retries/{now[0]}/redrive", seen=stale, **edit)
+            assert (answer.status_code, "has changed since its page was made" in answer.text) == (409, True), edit
     assert api.get(f"/retries/{now[0]}")["state"] == "in_review"
     fresh = SEEN.findall(one.get(f"/retries/{now[0]}").text)[0]
     assert one.post(f"/retries/{now[0]}/redrive", body="total=9", seen=fresh).status_code == 303
     assert api.installation.wait_message("slow.changed")[1] == b"total=9"
+
+
+def test_a_message_that_is_not_text_is_redriven_with_other_headers(api: ApiInstallation) -> None:
+    api.installation.declare("slow.binary")
+    send_to_review(api.installation, "slow.binary", ["binary-1"], body=b"\xff\x00", color="red")
+    retry = api.installation.retry_of("binary-1")
+    operator = Client(api, OPERATE)
+    (seen,) = SEEN.findall(operator.get(f"/retries/{retry}").text)
+    form = {"set_headers": "color=blue", "seen": seen}
+    assert operator.post(f"/retries/{retry}/redrive", body="total=9", **form).status_code == 409
+    assert operator.post(f"/retries/{retry}/redrive", **form).status_code == 303
+    properties, body = api.installation.wait_message("slow.binary")
+    assert ((properties.headers or {})["color"], body) == ("blue", b"\xff\x00")
+
+
+def test_a_write_off_closes_only_what_its_page_named(api: ApiInstallation) -> None:
+    seen, unseen, kept = (api.schedule("slow.lost", f"lost-{number}") for number in range(3))
+    operator = Client(api, OPERATE)
+
+    def lose(retry: str, *, with_payload: bool) -> None:
+        """As if it had come due long ago: the broker does not have it, as far as the audit can tell."""
+        sql = (
+            "update retry set due_at = now() - interval '1 hour', expected_at = now() - interval '1 hour',"
+            " entered_at = now() - interval '2 hours', tier = 'retry.delay.gone', body = case when %s then body end"
+            " where id = %s returning 1"
+        )
+        assert api.installation.rows(sql, with_payload, retry) == [(1,)]
+
+    lose(seen, with_payload=False)
+    page = operator.post("/audit/compare").text
+    assert "Write off 1<" in page
+    ids = re.findall(r'name="ids" value="([^"]*)"', page)
+    assert ids == [seen]
+    lose(unseen, with_payload=False)
+    lose(kept, with_payload=True)
+    nobody: tuple[dict[str, Any], ...] = ({}, {"ids": " "})
+    for given in nobody:
+        assert operator.post("/audit/write-off", reason="INC-1", **given).status_code in {400, 422}
+    assert operator.post("/audit/write-off", ids=ids[0], reason="INC-1").status_code == 303
+    assert "Written off: 1." in operator.get("/audit").text
+    assert api.get(f"/retries/{seen}")["state"] == "discarded"
+    assert api.get(f"/retries/{unseen}")["state"] == "scheduled"
+    assert operator.post("/audit/recover").status_code == 303
+    assert f"Published again: 1; 1 cannot be published again, such as {unseen}" in operator.get("/audit").text
+    api.wait_state(kept, "returned")
+    (rest,) = re.findall(r'name="ids" value="([^"]*)"', operator.post("/audit/compare").text)
+    assert (rest, operator.post("/audit/write-off", ids=rest, reason="INC-1").status_code) == (unseen, 303)
 
 
 def test_a_group_that_has_grown_is_counted_anew_and_not_redriven(api: ApiInstallation) -> None:
@@ -356,6 +458,20 @@ def test_a_group_by_reason_is_discarded_and_no_other(api: ApiInstallation) -> No
     assert api.rows("select state from retry where message_id = 'their-2'") == [("in_review",)]
     found = api.get("/actions", params={"kind": "review.discard"})["items"][0]["detail"]
     assert (found["reason"], found["filter"]["reason"]) == ("e", "no such customer")
+
+
+def test_a_destination_shows_the_success_of_each_attempt(api: ApiInstallation) -> None:
+    counted = (
+        "insert into statistic (span, starts, kind, queue, policy, attempt, scheduled, returned, succeeded, failed)"
+        " select 'hour', date_trunc('hour', clock_timestamp(), 'UTC'), 'queue', queue, 'slow', attempt, 10, 10, good,"
+        " 10 - good from (values ('slow.rated', 1, 8), ('slow.rated', 2, 3), ('slow.other', 1, 5))"
+        " as one (queue, attempt, good) returning 1"
+    )
+    api.schedule("slow.rated", "rated-1")
+    assert len(api.rows(counted)) == 3
+    page = Client(api, LOOK).get("/destinations/one?name=slow.rated").text
+    assert re.findall(r'data-label="attempt">(\d+)<', page) == ["1", "2"]
+    assert re.findall(r"</meter> ([\d.]+) %", page) == ["80.0", "30.0"]
 
 
 def test_a_job_has_the_buttons_of_its_state(api: ApiInstallation) -> None:

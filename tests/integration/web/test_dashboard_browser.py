@@ -69,6 +69,7 @@ def operator(chromium: Browser, api: ApiInstallation) -> Iterator[Visitor]:
 def test_from_red_to_a_redriven_group_in_four_clicks(operator: Visitor, api: ApiInstallation) -> None:
     api.installation.declare("slow.redriven")
     ids = [f"redriven-{number}" for number in range(10)]
+    before = api.installation.number("select count(*) from retry where state = 'in_review'")
     review(api, "slow.redriven", ids, error_type="Declined", error_reason="the card was declined")
     operator.page.reload()
     operator.page.locator(".verdict.wrong").wait_for()
@@ -78,6 +79,7 @@ def test_from_red_to_a_redriven_group_in_four_clicks(operator: Visitor, api: Api
     operator.page.locator("#job-state", has_text="done").wait_for()
     assert operator.page.locator("#job-left").inner_text() == "0"
     operator.follow("To the overview")  # 4
+    operator.page.locator(".verdict", has_text=re.compile(rf"· {before} in review")).wait_for()
     for one in ids:
         api.wait_state(api.installation.retry_of(one), "returned")
     actions = api.get("/actions", params={"kind": "review.redrive"})["items"]
@@ -147,6 +149,30 @@ def test_pause_and_resume_with_a_canary(operator: Visitor, api: ApiInstallation)
     api.wait_state(api.installation.retry_of("paused-1"), "returned")
     resumed = api.get("/actions", params={"kind": "resume", "target": "quick.paused"})["items"][0]
     assert (resumed["actor"], resumed["detail"]["canary"]) == ("ops/alice", True)
+
+
+@pytest.mark.one_series
+def test_the_keyboard_alone_pauses_a_destination(operator: Visitor, api: ApiInstallation) -> None:
+    api.schedule("slow.keyed", "keyed-1")
+    operator.open("/destinations/one?name=slow.keyed")
+    page, keys = operator.page, operator.page.keyboard
+    keys.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    keys.press("Enter")
+    for _ in range(50):
+        keys.press("Tab")
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        if page.evaluate("document.activeElement.matches(\"form[action='/destinations/pause'] [name='reason']\")"):
+            break
+    keys.type("INC-43")
+    keys.press("Enter")
+    operator.wait_text("Paused slow.keyed.")
+    assert (
+        api.get("/actions", params={"kind": "pause", "target": "slow.keyed"})["items"][0]["detail"]["reason"]
+        == "INC-43"
+    )
+    api.call("POST", "/queues/slow.keyed/resume", json={"canary": False})
+    wait_for(lambda: not api.get("/pauses")["pauses"], what="the pause to be over")
 
 
 @pytest.mark.one_series

@@ -75,6 +75,18 @@ SECURITY = {
 }
 
 
+TITLES = {
+    400: "This cannot be done",
+    403: "Not allowed",
+    404: "Not found",
+    409: "Not possible now",
+    422: "Something is not filled in correctly",
+    503: "Something is not available",
+    504: "No answer in time",
+}
+"""Of pages that say an error, by the status of HTTP."""
+
+
 def is_ours(path: str) -> bool:
     """Whether the dashboard answers it, and not the API or health."""
     return path == "/" or (path.startswith("/") and path.split("/", 2)[1] in OURS - {""})
@@ -283,8 +295,8 @@ def _check_form(visit: Visit) -> None:
     if not secrets.compare_digest(given.encode(), wanted.encode()) or site not in {"same-origin", "none"}:
         raise ProblemError(
             Code.FORBIDDEN,
-            "This form is not of your current session: it may have ended meanwhile. Nothing was done. Open the page "
-            "again, and repeat it.",
+            "This form is not of your current session, which may have ended since the page was made. Nothing was done. "
+            "Open the page again, and repeat what you did.",
         )
 
 
@@ -294,7 +306,10 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 def error_page(visit: Visit, error: Exception) -> Response:
     problem = _problem_of(visit.request, error)
-    answer = visit.render("error.html", problem.status, problem=problem)
+    title = TITLES.get(problem.status, problem.title)
+    is_filter = visit.request.method in READING and problem.status == HTTPStatus.UNPROCESSABLE_ENTITY
+    back = visit.request.url.path if is_filter else visit.form_page
+    answer = visit.render("error.html", problem.status, problem=problem, title=title, back=back)
     answer.headers.update(getattr(error, "headers", None) or {})
     return answer
 

@@ -8,10 +8,12 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
+from tarry.analytics.rollups import Dimension, Span, StatisticFilter
 from tarry.audit.status import AttemptOutcomes
 from tarry.errors import Code, NotFoundError
-from tarry.operations.destinations import matching
+from tarry.operations.destinations import is_glob, matching
 from tarry.operations.pause import Scope, describe_target
+from tarry.operations.statistics import StatisticRow
 from tarry.web.api.parameters import length_of
 from tarry.web.api.problems import ProblemError
 from tarry.web.api.queues import Pausing, Resuming, Throttling, Unthrottling
@@ -26,6 +28,9 @@ SCOPES = {
     INTAKE: "the intake of requests",
 }
 """What can be paused besides destinations."""
+
+DAY = timedelta(days=1)
+"""The time whose statistics by attempt a page shows."""
 
 WITHIN = timedelta(hours=1)
 """The time whose outcomes are counted by attempt, if that is asked for: it reads the history of a day."""
@@ -67,8 +72,18 @@ async def show_one(visit: Visit) -> Response:
         paused=paused[0] if paused else None,
         breaker=breakers[0] if breakers else None,
         given_up=(await visit.operations.list_given_up(queue=name)).given_up,
+        day=await _day(visit, name),
         attempts=await _attempts(visit, name),
     )
+
+
+async def _day(visit: Visit, name: str) -> list[StatisticRow]:
+    """Its statistics by attempt. Those of a name that has characters of a glob cannot be asked for alone."""
+    if visit.is_live or is_glob(name):
+        return []
+    wanted = StatisticFilter(visit.now - DAY, visit.now, Span.HOUR, queue=name)
+    found = await visit.operations.statistics(wanted, [Dimension.ATTEMPT])
+    return sorted((one for one in found.rows if one.attempt and one.returned), key=lambda one: one.attempt or 0)
 
 
 async def _attempts(visit: Visit, name: str) -> list[AttemptOutcomes] | None:
@@ -107,7 +122,7 @@ def _scope(given: str) -> Scope:
 
 async def breaker(visit: Visit) -> Response:
     """Keeps it open or closed, or lets it decide again."""
-    name, verb = visit.named("name"), visit.named("verb")
+    name, verb = visit.named("name"), _one_of(visit.named("verb"), "open", "close", "free")
     reason = validated(Pausing, {"reason": visit.given("reason")}).reason
     if verb == "open":
         await visit.operations.open_breaker(name, reason=reason)
@@ -119,11 +134,17 @@ async def breaker(visit: Visit) -> Response:
     return visit.done(f"The breaker of {name} {done}.", _page_of(name))
 
 
+def _one_of(verb: str, *verbs: str) -> str:
+    if verb not in verbs:
+        raise ProblemError(Code.INVALID_REQUEST, f"There is no {verb!r}: choose one of {', '.join(verbs)}.")
+    return verb
+
+
 async def retry_error(visit: Visit) -> Response:
     """Retries an error again that is given up, or for ever."""
     name, error = visit.named("name"), visit.named("error")
     reason = validated(Pausing, {"reason": visit.given("reason")}).reason
-    always = visit.named("verb") == "always"
+    always = _one_of(visit.named("verb"), "again", "always") == "always"
     done = await visit.operations.retry_error(name, error, always=always, reason=reason)
     how = "is never given up" if always else "is retried, and judged by what happens from now on"
     return visit.done(f"The error {done.choice.error} of {name} {how}.", _page_of(name))

@@ -10,7 +10,7 @@ from tarry.errors import Code
 from tarry.settings.tokens import find
 from tarry.web.api.parameters import Text
 from tarry.web.api.problems import ProblemError
-from tarry.web.dashboard.visit import Visit, validated
+from tarry.web.dashboard.visit import Visit, local_path, validated
 
 log = structlog.get_logger()
 
@@ -23,8 +23,8 @@ class Person(BaseModel):
 
 async def show(visit: Visit) -> Response:
     if visit.caller is not None:
-        return RedirectResponse(_local(visit.asked("next")), 303)
-    answer = visit.render("login.html", next=_local(visit.asked("next")))
+        return RedirectResponse(local_path(visit.asked("next")), 303)
+    answer = visit.render("login.html", next=local_path(visit.asked("next")))
     visit.keep(answer, visit.session)
     return answer
 
@@ -39,14 +39,8 @@ async def log_in(visit: Visit) -> Response:
     person = validated(Person, {"name": visit.given("person")}).name
     session = visit.renderer.sessions.begin(token, person)
     log.info("dashboard login", token=token.name, person=person)
-    return visit.log_in(session, _local(visit.given("next")))
+    return visit.log_in(session, local_path(visit.given("next")))
 
 
 async def log_out(visit: Visit) -> Response:
     return visit.log_out("/login")
-
-
-def _local(wanted: str | None) -> str:
-    """A path of the dashboard: a link with another site in `next` must not lead there."""
-    is_local = wanted is not None and wanted.startswith("/") and wanted[1:2] not in {"/", "\\"}
-    return wanted if wanted is not None and is_local and wanted.isprintable() else "/"

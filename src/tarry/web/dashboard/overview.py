@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from starlette.responses import Response
 
-from tarry.errors import TarryError
+from tarry.errors import AuditUnavailableError, TarryError
 from tarry.operations.overview import Activity
 from tarry.operations.status import ServiceStatus
 from tarry.operations.verdict import Seen, judge
@@ -20,15 +21,33 @@ MOST_STUCK = 200
 T = TypeVar("T")
 
 
+@dataclass(slots=True)
+class Reads:
+    """What the page reads. Once Postgres did not answer, nothing more waits for it, so that the page comes soon."""
+
+    troubles: list[str]
+    is_store_away: bool = False
+
+    async def read(self, make: Callable[[], Awaitable[T]]) -> T | None:
+        if self.is_store_away:
+            return None
+        try:
+            return await make()
+        except TarryError as error:
+            self.is_store_away = isinstance(error, AuditUnavailableError)
+            self.troubles.append(str(error))
+            return None
+
+
 async def show(visit: Visit) -> Response:
     """What cannot be read is a finding; the rest of the page is shown."""
-    troubles: list[str] = []
     status = await _status(visit)
-    operations = visit.operations
-    activity = await _read(_activity(visit), troubles)
-    pauses = await _read(operations.show_pauses(), troubles)
-    stuck = await _read(operations.list_stuck(limit=MOST_STUCK), troubles)
-    breakers = await _read(operations.list_breakers(), troubles)
+    reads = Reads([], is_store_away=status.audit is None)
+    operations, troubles = visit.operations, reads.troubles
+    activity = await reads.read(lambda: _activity(visit))
+    pauses = await reads.read(operations.show_pauses)
+    stuck = await reads.read(lambda: operations.list_stuck(limit=MOST_STUCK))
+    breakers = await reads.read(operations.list_breakers)
     number = None if stuck is None else len(stuck)
     reasons = [*troubles, *_reasons(visit)]
     seen = Seen(status, activity, pauses, number, _missing(visit), breakers or [], reasons)
@@ -66,11 +85,3 @@ def _reasons(visit: Visit) -> list[str]:
     """Why this process is not ready. Notes, such as a paused intake, are findings of their own."""
     service = visit.shared.service
     return [] if visit.is_limited or readiness(service)[0] != "not ready" else list(service.troubles)
-
-
-async def _read(reading: Awaitable[T], troubles: list[str]) -> T | None:
-    try:
-        return await reading
-    except TarryError as error:
-        troubles.append(str(error))
-        return None

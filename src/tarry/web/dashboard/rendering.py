@@ -18,6 +18,9 @@ from tarry.core.printable import printable
 LONGEST = 20_000
 """Characters of one value that a page shows."""
 
+WHOLE = 32
+"""The longest name that is not broken into lines on a wide screen."""
+
 
 def make_environment() -> Environment:
     found = Environment(
@@ -41,6 +44,7 @@ def make_environment() -> Environment:
         "pretty": pretty,
         "span": humanise,
         "when": when,
+        "whole": whole,
     }
     return found
 
@@ -64,6 +68,12 @@ def _cut(text: str) -> str:
 def lines(text: str) -> Markup:
     """With line ends and tabs as they are, for a block of preformatted text."""
     return escape(printable(_cut(text), lines=True))
+
+
+def whole(name: str) -> Markup:
+    """A name on one line, if it is short: of a queue, a policy, a person."""
+    shown = printable(_cut(name))
+    return Markup('<span class="whole">{}</span>').format(shown) if len(shown) <= WHOLE else escape(shown)
 
 
 def exact(text: object) -> Markup:

@@ -139,9 +139,8 @@ async def show_one(visit: Visit) -> Response:
     timeline = await visit.operations.show_retry(_id(visit))
     payload, why_not = await _payload(visit, timeline) if visit.may_act else (None, None)
     explained = await _explained(visit, timeline, payload) if payload is not None else None
-    is_in_review = timeline.state == State.IN_REVIEW
     edits = await visit.operations.list_edits(timeline.retry_id) if visit.may_act else []
-    editable = await _editable(visit, timeline) if payload is not None and is_in_review else None
+    editable = await _editable(visit, timeline, payload)
     return visit.render(
         "retry.html",
         one=timeline,
@@ -152,16 +151,20 @@ async def show_one(visit: Visit) -> Response:
         explained=explained,
         can_cancel=timeline.state in {State.SCHEDULED, State.HELD},
         can_retry=timeline.state in {State.SCHEDULED, State.HELD, State.IN_REVIEW},
-        can_edit=visit.may_act and is_in_review,
+        can_edit=visit.may_act and timeline.state == State.IN_REVIEW,
         editable=editable,
-        seen=None if editable is None else _seen(visit, timeline, editable),
+        seen=_seen(visit, timeline, editable),
         largest=EDITABLE,
         edits=[(one, shown_body(one.body)) for one in edits],
     )
 
 
-async def _editable(visit: Visit, timeline: Timeline) -> str | None:
-    """The payload as text to edit; None if it is not text, too long, or has characters that would not be seen."""
+async def _editable(visit: Visit, timeline: Timeline, payload: StoredPayload | None) -> str | None:
+    """The payload as text to edit; None if it is not kept, not text, too long, or has characters that would not be
+    seen, or if the message is not in review.
+    """
+    if payload is None or timeline.state != State.IN_REVIEW:
+        return None
     found = await visit.operations.review_payload(timeline.retry_id)
     try:
         delivery = Delivery(found.body, Properties.decode(found.wire_properties), "", "")
@@ -191,25 +194,31 @@ class Target(BaseModel):
 
 
 async def _edited_body(visit: Visit, retry_id: str) -> bytes | None:
-    """Browsers send line ends as CR LF; a text with such line ends cannot be edited, so they were LF."""
-    given = visit.form.get("body")
-    if given is None:
-        return None
+    """The new payload, None if it was not changed. Refuses the form of a message that is another one by now.
+
+    Browsers send line ends as CR LF; a text with such line ends cannot be edited, so they were LF.
+    """
     timeline = await visit.operations.show_retry(retry_id)
-    before = await _editable(visit, timeline)
-    if before is None or visit.form.get("seen") != _seen(visit, timeline, before):
+    payload, _ = await _payload(visit, timeline)
+    before = await _editable(visit, timeline, payload)
+    given = visit.form.get("body")
+    if visit.form.get("seen") != _seen(visit, timeline, before) or (given is not None and before is None):
         raise ProblemError(
             Code.CANNOT_REDRIVE,
             "This message has changed since its page was made: somebody redrove it, or it failed again. Nothing was "
             "done. Open its page again, and repeat the edit.",
         )
+    if given is None:
+        return None
     after = given.replace("\r\n", "\n")
     return None if after == before else after.encode()
 
 
-def _seen(visit: Visit, timeline: Timeline, payload: str) -> str:
-    """Stands for the message that a page shows, so that an edit is not applied to another one."""
-    return visit.renderer.sessions.digest(f"{timeline.retry_id} {timeline.round} {payload}")
+def _seen(visit: Visit, timeline: Timeline, payload: str | None) -> str:
+    """Stands for the message that a page shows, so that an edit is not applied to another one. `payload` is None if it
+    cannot be edited.
+    """
+    return visit.renderer.sessions.digest(json.dumps([timeline.retry_id, timeline.round, timeline.state, payload]))
 
 
 async def cancel(visit: Visit) -> Response:

@@ -55,6 +55,8 @@ class Line:
 
     name: str
     value: str | int | None
+    title: str | None
+    """The type of an error, whose name is its fingerprint."""
     about: str | None
     returned: int
     succeeded: int
@@ -118,11 +120,11 @@ def _line(rows: Sequence[StatisticRow], by: Dimension, report: StatisticsReport)
     (name,) = describe_values(first, [by])
     costs = [one.cost for one in rows if one.cost is not None]
     rates = {one.starts: one.success_rate for one in rows}
-    about = ": ".join(filter(None, (first.error_type, first.example)))
     line = Line(
         name=name,
         value=None if first.other else getattr(first, by),
-        about=about or None,
+        title=first.error_type or None,
+        about=first.example or None,
         returned=sum(one.returned for one in rows),
         succeeded=sum(one.succeeded for one in rows),
         failed=sum(one.failed for one in rows),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from jinja2 import Environment, Template
 from pydantic import BaseModel, ValidationError
@@ -32,6 +33,7 @@ from tarry.web.api.dependencies import Shared
 from tarry.web.api.problems import ProblemError
 from tarry.web.dashboard.sessions import Session, Sessions
 
+LOGIN = "/login"
 SESSION, NOTICE = "tarry_session", "tarry_notice"
 NOTICE_LASTS = 60
 
@@ -150,6 +152,18 @@ class Visit:
             made.delete_cookie(NOTICE, **self._cookie())
         return made
 
+    @property
+    def form_page(self) -> str:
+        """The page that the form is on; the overview if that is not known. After a login: the page that was wanted."""
+        if self.request.url.path == LOGIN:
+            return local_path(self.given("next"))
+        try:
+            page = urlsplit(self.request.headers.get("referer", ""))
+        except ValueError:
+            return "/"
+        is_form = self.request.method == "POST" and page.netloc == self.request.url.netloc
+        return local_path(f"{page.path}?{page.query}" if page.query else page.path) if is_form else "/"
+
     def done(self, notice: str, to: str) -> Response:
         """After an action: a redirect, so that reloading the page does not repeat it."""
         answer = RedirectResponse(to, HTTPStatus.SEE_OTHER)
@@ -192,10 +206,20 @@ def _live_part(template: Template, values: dict[str, Any], status: int) -> Respo
     return JSONResponse(parts, status)
 
 
+def local_path(wanted: str | None) -> str:
+    """A path of the dashboard: a link with another site in it must not lead there."""
+    is_local = wanted is not None and wanted.startswith("/") and wanted[1:2] not in {"/", "\\"}
+    return wanted if wanted is not None and is_local and wanted.isprintable() else "/"
+
+
 def validated(model: type[T], values: Mapping[str, Any]) -> T:
     """The same checks as in the HTTP API. What is None counts as not given."""
     try:
         return model.model_validate({name: value for name, value in values.items() if value is not None})
     except ValidationError as error:
-        mistakes = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        mistakes = (f"{'.'.join(map(str, one['loc']))}: {_plain(one['msg'])}" for one in error.errors())
         raise ProblemError(Code.INVALID_REQUEST, "; ".join(mistakes)) from None
+
+
+def _plain(message: str) -> str:
+    return message.removeprefix("Value error, ")

@@ -28,6 +28,11 @@ def test_filters_and_macros_cannot_bring_raw_text_back() -> None:
     assert shown == "<i>&lt;script&gt;\\u2067</i>&lt;script&gt;\\u2067"
 
 
+def test_a_short_name_is_not_broken_into_lines() -> None:
+    assert render("{{ name|whole }}", name="mails.<b>\u202e") == '<span class="whole">mails.&lt;b&gt;\\u202e</span>'
+    assert render("{{ name|whole }}", name="w" * 33) == "w" * 33
+
+
 def test_a_form_field_keeps_the_exact_text() -> None:
     assert render('<input value="{{ name|exact }}">', name='a"\u202e<b') == '<input value="a&#34;\u202e&lt;b">'
 

@@ -135,6 +135,31 @@ def test_each_finding_names_a_section_of_the_runbook(case: str) -> None:
     assert {one.section for one in judge(CASES[case][0]).findings} <= sections
 
 
+def test_a_red_verdict_says_whether_anything_is_lost() -> None:
+    failed = with_pause(state="canary_failed")
+    assert judge(failed).title == "Nothing is lost, but something is wrong"
+    assert judge(replace(failed, missing=2)).title == "Retries are missing on the broker"
+
+
+@pytest.mark.parametrize(
+    "unproven",
+    [
+        replace(with_pause(state="canary_failed"), missing=None),
+        with_numbers(overdue=1),
+        with_status(troubles=["the broker is away"]),
+        with_status(audit=None, troubles=["Postgres is away"]),
+        replace(FINE, troubles=["waiting for the broker"]),
+    ],
+)
+def test_a_red_verdict_does_not_say_that_nothing_is_lost_unproven(unproven: Seen) -> None:
+    assert judge(unproven).title == "Something is wrong"
+
+
+def test_the_link_of_a_finding_names_its_destination_briefly() -> None:
+    (found,) = judge(with_pause(destination="q" * 200)).findings
+    assert found.link_text == f"Open {'q' * 39}…"
+
+
 def test_the_verdict_does_not_say_that_nothing_is_lost_before_it_is_known() -> None:
     for seen in (replace(FINE, missing=None), replace(FINE, missing=None, stuck=1)):
         verdict = judge(seen)
