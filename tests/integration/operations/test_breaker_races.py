@@ -54,9 +54,8 @@ async def _look(
     doubts: dict[str, datetime] | None = None,
     tap_is_behind: Callable[[], bool] = lambda: False,
 ) -> dict[str, BreakerState]:
-    doubted = {} if doubts is None else doubts
-    about = {"doubts": doubted, "tap_is_behind": tap_is_behind}
-    return await BreakerPass(context, await active_pauses(context), await _paused(context), **about).run()
+    about = context, await active_pauses(context), await _paused(context)
+    return await BreakerPass(*about, doubts={} if doubts is None else doubts, tap_is_behind=tap_is_behind).run()
 
 
 async def _paused(context: OperatorContext) -> dict[str, PausedDestination]:
