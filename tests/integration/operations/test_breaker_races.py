@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -13,7 +12,7 @@ from tarry.core.breaker import BreakerState
 from tarry.errors import AuditError
 from tarry.operations import release as release_module
 from tarry.operations.breaker import open_breaker, read_breakers, show_breaker
-from tarry.operations.breaker_reconciler import TAP_PATIENCE, BreakerCounts, BreakerPass
+from tarry.operations.breaker_reconciler import BreakerCounts, BreakerPass
 from tarry.operations.context import OperatorContext
 from tarry.operations.pause import active_pauses, pause
 from tarry.operations.pause_reconciler import PauseReconciler
@@ -23,7 +22,6 @@ from tarry.store.database import PostgresPool
 from tests.integration.operations.operators import Operator
 from tests.support.installation import Installation
 from tests.support.proxy import Proxy
-from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.one_series
 
@@ -49,13 +47,8 @@ def operator(installation: Installation) -> Operator:
     return Operator(installation)
 
 
-async def _look(
-    context: OperatorContext,
-    doubts: dict[str, datetime] | None = None,
-    tap_is_behind: Callable[[], bool] = lambda: False,
-) -> dict[str, BreakerState]:
-    about = context, await active_pauses(context), await _paused(context)
-    return await BreakerPass(*about, doubts={} if doubts is None else doubts, tap_is_behind=tap_is_behind).run()
+async def _look(context: OperatorContext) -> dict[str, BreakerState]:
+    return await BreakerPass(context, await active_pauses(context), await _paused(context)).run()
 
 
 async def _paused(context: OperatorContext) -> dict[str, PausedDestination]:
@@ -108,43 +101,6 @@ def test_breaker_changes_once_if_two_processes_look(operator: Operator) -> None:
         return row.wait, len(pauses)
 
     assert operator.do(act) == (timedelta(hours=1), 1)
-
-
-def test_breaker_waits_for_a_tap_that_is_behind_and_not_forever(operator: Operator) -> None:
-    """Failures are counted at once, and returns when the tap has recorded them: here 90 of them are not."""
-    for _ in range(90):
-        operator.installation.channel.basic_publish("", "retry.audit", b"")
-    start = datetime.now(UTC)
-
-    async def act(context: OperatorContext) -> tuple[dict[str, BreakerState], ...]:
-        await _count(context, 10, 10)
-        doubts: dict[str, datetime] = {}
-        looks = [await _look(context, doubts)]
-        doubts[QUEUE] = start - TAP_PATIENCE
-        looks.append(await _look(context, doubts))
-        await _look(context, doubts)
-        assert doubts == {}
-        return tuple(looks)
-
-    wait_for(lambda: operator.installation.depth("retry.audit") == 90, what="the copies")
-    assert operator.do(act) == ({}, {QUEUE: BreakerState.OPEN})
-
-
-def test_breaker_forgets_failures_whose_returns_were_counted_late(operator: Operator) -> None:
-    behind = [True]
-
-    async def act(context: OperatorContext) -> dict[str, BreakerState]:
-        await _count(context, 10, 10)
-        doubts: dict[str, datetime] = {}
-        assert await _look(context, doubts, lambda: behind[0]) == {}
-        assert list(doubts) == [QUEUE]
-        await _count(context, 90, 0)
-        behind[0] = False
-        await _look(context, doubts, lambda: behind[0])
-        assert doubts == {}
-        return await _look(context, doubts)
-
-    assert operator.do(act) == {}
 
 
 def test_breaker_that_opens_without_the_broker_holds_when_it_is_back(operator: Operator) -> None:

@@ -134,8 +134,6 @@ def test_what_is_wrong_is_refused_and_changes_nothing(terminal: Terminal) -> Non
     assert (policy.exit_code, "There is no policy 'defering'" in policy.stderr) == (4, True)
     assert terminal.run("budget", "unset", "--owner", "odd").exit_code == 4
     assert terminal.run("budget", "set", "--owner", "odd", "--daily", "-1").exit_code == 2
-    for owner, daily in (("odd", 10**20), ("", 5), ("o" * 256, 5)):
-        assert terminal.run("budget", "set", "--owner", owner, "--daily", str(daily)).exit_code == 2
     assert terminal.run("budget", "list", "--policy", "defering").exit_code == 4
     assert terminal.json("budget", "list", "--owner", "odd") == {"exceptions": [], "uses": []}
     assert terminal.api.call("POST", "/budgets/odd/set", json={"daily": 5}, token=LOOK).status_code == 403
