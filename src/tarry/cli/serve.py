@@ -102,7 +102,7 @@ def _service(context: OperatorContext, topology: Topology, settings: Settings, w
         on_status=metrics.show_events,
         full_batch=settings.batch_size,
     )
-    return build_service(
+    service = build_service(
         topology,
         settings.address,
         Store(dsn, who, largest_payload=settings.largest_payload),
@@ -141,6 +141,9 @@ def _service(context: OperatorContext, topology: Topology, settings: Settings, w
             metrics.count_spans,
         ),
     )
+    tap = next(one for one in service.taps if one.queue == context.names.audit)
+    breaker_counts.tap_is_behind = lambda: tap.is_behind
+    return service
 
 
 def _watchers(metrics: Metrics) -> pause_reconciler.Watchers:

@@ -18,7 +18,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tarry.core.duration_field import Duration
 from tarry.core.durations import humanise
-from tarry.core.model import Model
+from tarry.core.model import Model, Whole
 from tarry.core.share_field import Share, format_share
 
 HOUR_MS = 3_600_000
@@ -39,7 +39,7 @@ class Adaptive(Model):
         description="An error is given up if fewer of its retries succeed, up to 50%; default: 1%.",
         json_schema_extra={"default": "1%"},
     )
-    after: int = Field(
+    after: Whole = Field(
         200, ge=1, le=1_000_000, description="The fewest retries with a known outcome that are judged; default: 200."
     )
     lasting: Duration = Field(

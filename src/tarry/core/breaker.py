@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 
 from tarry.core.duration_field import Duration
 from tarry.core.durations import format_duration, humanise
-from tarry.core.model import Model
+from tarry.core.model import Model, Whole
 from tarry.core.share_field import Share
 
 SECOND_MS = 1_000
@@ -50,7 +50,7 @@ class Breaker(Model):
         description="It opens when this share of the returns fails again; default: 50%.",
         json_schema_extra={"default": "50%"},
     )
-    of: int = Field(
+    of: Whole = Field(
         20,
         ge=1,
         le=1_000_000,

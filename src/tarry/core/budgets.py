@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from tarry.core.duration_field import Duration
-from tarry.core.model import Model
+from tarry.core.model import Model, Whole
 from tarry.core.windows import DAY_MS, Opening, Window, Zone, clock_change, next_opening, offset_at
 
 HOUR_MS = 3_600_000
@@ -86,7 +86,7 @@ class Budget(Model):
         description="Whose retries are counted together: those of an `owner`, of a `queue`, or of the whole `policy`; "
         "only those of this policy. A message without an owner does not count in a budget per owner."
     )
-    limit: int = Field(ge=1, le=MOST, description="The most retries that come due in a period, or the most cost.")
+    limit: Whole = Field(ge=1, le=MOST, description="The most retries that come due in a period, or the most cost.")
     every: Period = Field(description="The period: 1h, 1d or 1mo (or hour, day, month), by the clock of `zone`.")
     over: Over = Field(
         Over.DEFER,

@@ -67,6 +67,10 @@ def _one_or_list(schema: dict[str, Any]) -> None:
 
 def checked_url(url: str) -> str:
     """The URL; raises a ValueError that quotes nothing of it."""
+    if not url.isprintable() or " " in url:
+        raise ValueError(
+            "write http://host/path or https://host/path, without spaces, line breaks or control characters"
+        )
     try:
         scheme = split_url(url).scheme
     except BadUrlError as error:
@@ -133,6 +137,10 @@ class Eligibility(Model):
             )
         if self.has_endpoint and self.key is None:
             raise ValueError("give `key`, the header whose value is sent to the endpoint")
+        if self.key is not None and not self.has_endpoint:
+            raise ValueError(
+                "`key` is sent to an endpoint, and there is none: give `url` or `url_env`, or remove `key`"
+            )
         if len(set(self.at)) < len(self.at):
             raise ValueError('name each moment once: at = ["schedule", "due"]')
         if self.asks_when_due and self.on_error is OnError.SKIP:

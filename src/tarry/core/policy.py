@@ -18,13 +18,13 @@ from pydantic import (
 )
 
 from tarry.core.adaptive import Adaptive
-from tarry.core.breaker import Breaker
+from tarry.core.breaker import SECOND_MS, Breaker
 from tarry.core.budgets import SHORTEST_MS, Budget, Unit
 from tarry.core.duration_field import Duration
 from tarry.core.durations import format_duration, parse_duration
 from tarry.core.eligibility import Eligibility
 from tarry.core.globs import Effort, covers
-from tarry.core.model import Model
+from tarry.core.model import Model, Number, Whole, WrongKeyError
 from tarry.core.names import Check
 from tarry.core.windows import Window, longest_wait_ms
 
@@ -136,7 +136,7 @@ class Backoff(Model):
     """Exponential delays: base × factorⁿ, never more than the cap."""
 
     base: Duration = Field(description="The delay before the first retry.")
-    factor: float = Field(2.0, ge=1, le=1000, description="Each delay is the previous one times this factor.")
+    factor: Number = Field(2.0, ge=1, le=1000, description="Each delay is the previous one times this factor.")
     cap: Duration = Field(description="No delay is longer than this, jitter aside.")
 
     @model_validator(mode="after")
@@ -210,8 +210,8 @@ class Policy(Model):
     jitter: Jitter = Field(
         0, description="Added to each delay at random, up to this: a duration, or a share of the delay."
     )
-    max_retries: int = Field(ge=0, le=MOST_RETRIES, description="Retries after the first failure, then review.")
-    max_retries_ceiling: int | None = Field(
+    max_retries: Whole = Field(ge=0, le=MOST_RETRIES, description="Retries after the first failure, then review.")
+    max_retries_ceiling: Whole | None = Field(
         None, ge=0, le=MOST_RETRIES, description="The most retries that a request may ask for; default: max_retries."
     )
     errors: tuple[ErrorRule, ...] = Field((), description="How errors are classified if the request does not do so.")
@@ -238,9 +238,9 @@ class Policy(Model):
         description="How many retries may come due in an hour, a day or a month; if there are several budgets, all of "
         "them must have room.",
     )
-    cost: int = Field(1, ge=1, le=1_000_000, description="What one retry counts in a budget whose unit is cost.")
+    cost: Whole = Field(1, ge=1, le=1_000_000, description="What one retry counts in a budget whose unit is cost.")
 
-    max_rate: int | None = Field(
+    max_rate: Whole | None = Field(
         None,
         ge=1,
         le=100_000,
@@ -260,7 +260,7 @@ class Policy(Model):
         "succeed.",
     )
 
-    max_rounds: int = Field(
+    max_rounds: Whole = Field(
         1_000, ge=1, le=1_000_000, description="Total rounds, including those that use no attempt; then review."
     )
     deduplicate: Deduplicate = Field(
@@ -271,7 +271,7 @@ class Policy(Model):
     return_to: Literal["queue", "exchange"] = Field(
         "queue", description="Return to the queue it failed in, or through the exchange it was published to."
     )
-    return_priority: int | None = Field(
+    return_priority: Whole | None = Field(
         None,
         ge=0,
         le=HIGHEST_PRIORITY,
@@ -294,30 +294,51 @@ class Policy(Model):
         if (self.schedule is None) == (self.backoff is None):
             raise ValueError("give either `schedule` (a list) or `backoff` (base, factor, cap), and not both")
         if self.max_retries_ceiling is not None and self.max_retries_ceiling < self.max_retries:
-            raise ValueError(f"max_retries_ceiling {self.max_retries_ceiling} is below max_retries {self.max_retries}")
+            raise WrongKeyError(
+                f"max_retries_ceiling {self.max_retries_ceiling} is below max_retries {self.max_retries}",
+                "max_retries_ceiling",
+            )
         if self.max_rate is not None and self.return_to == "exchange":
-            raise ValueError(
+            raise WrongKeyError(
                 'max_rate limits the returns to a queue, and with return_to = "exchange" the queue is not known: '
-                "remove one of them, or limit the exchange with `tarry throttle exchange:NAME`"
+                "remove one of them, or limit the exchange with `tarry throttle exchange:NAME`",
+                "max_rate",
             )
-        if self.breaker is not None and self.return_to == "exchange":
-            raise ValueError(
-                'a breaker holds the returns to a queue, and with return_to = "exchange" the queue is not known: '
-                "remove one of them"
-            )
+        self._check_breaker()
         self._check_budgets()
         return self
 
+    def _check_breaker(self) -> None:
+        if self.breaker is None:
+            return
+        if self.return_to == "exchange":
+            raise WrongKeyError(
+                'a breaker holds the returns to a queue, and with return_to = "exchange" the queue is not known: '
+                "remove one of them",
+                "breaker",
+            )
+        if self.max_rate is not None and self.max_rate * self.breaker.within < self.breaker.of * SECOND_MS:
+            most, within = self.max_rate * self.breaker.within // SECOND_MS, format_duration(self.breaker.within)
+            raise WrongKeyError(
+                f"it never opens: with max_rate {self.max_rate} at most {most} messages return within {within}, and it "
+                f"needs {self.breaker.of}: lower `of` to {most} or less, or lengthen `within`",
+                *("breaker", "of"),
+            )
+
     def _check_budgets(self) -> None:
         for place, budget in enumerate(self.budgets):
-            what = f"the budget of {budget.describe()}"
+            what, where = f"the budget of {budget.describe()}", ("budget", place)
             if any(budget.identity == other.identity for other in self.budgets[:place]):
-                raise ValueError(f"{what} counts the same as an earlier one: keep the one with the lower limit")
+                raise WrongKeyError(
+                    f"{what} counts the same as an earlier one: keep the one with the lower limit", *where
+                )
             if self.charge_of(budget) > budget.limit:
-                raise ValueError(f"{what} has no room for one retry of cost {self.cost}: raise its limit")
+                problem = f"{what} has no room for one retry of cost {self.cost}: raise its limit"
+                raise WrongKeyError(problem, *where, "limit")
             if budget.spread > SHORTEST_MS[budget.every]:
                 most = format_duration(SHORTEST_MS[budget.every])
-                raise ValueError(f"{what} has a spread that may be longer than its period: use at most {most}")
+                problem = f"{what} has a spread that may be longer than its period: use at most {most}"
+                raise WrongKeyError(problem, *where, "spread")
 
     @property
     def check(self) -> Check | None:

@@ -32,7 +32,7 @@ CLOCK_CHANGE_MS = 3_600_000
 """By how much a change of the clock can make a window open later."""
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_TIMES = re.compile(r"(\d\d?):(\d\d)-(\d\d?):(\d\d)")
+_TIMES = re.compile(r"(\d\d?):(\d\d)-(\d\d?):(\d\d)", re.ASCII)
 _EXAMPLE = 'write for example "mon-fri 08:00-20:00", "sat,sun" or "22:00-06:00"'
 
 

@@ -21,6 +21,7 @@ from tarry.core.breaker import (
     StoredBreaker,
     doubles,
     next_move,
+    trips,
 )
 from tarry.core.names import Destination
 from tarry.errors import BrokerError
@@ -58,6 +59,11 @@ MOST_REMEMBERED = 10_000
 
 NO_BREAKER = "no policy of the queue has a breaker any more"
 
+TAP_PATIENCE = timedelta(seconds=10)
+"""How long a breaker that would open waits for a tap that is behind. Failures are counted at once, and returns when the
+tap has recorded them: until then the share looks larger than it is.
+"""
+
 OnChange = Callable[[str, BreakerState], None]
 """Called with each destination whose breaker has changed, and its new state."""
 
@@ -67,6 +73,8 @@ class BreakerCounts:
     """The returns and failures that one router has seen since it last stored them, of queues with a breaker."""
 
     context: OperatorContext
+    tap_is_behind: Callable[[], bool] = lambda: False
+    """Whether the tap of this router has returns that it has not recorded."""
     _counts: dict[str, list[int]] = field(default_factory=dict)
     _known: dict[str, bool] = field(default_factory=dict)
     _files: object = None
@@ -109,6 +117,9 @@ class BreakerPass:
     pauses: Sequence[Pause]
     paused: Mapping[str, PausedDestination]
     on_change: OnChange = lambda _, __: None
+    doubts: dict[str, datetime] = field(default_factory=dict)
+    """Since when breakers that would open have waited for the tap. Kept from one pass to the next."""
+    tap_is_behind: Callable[[], bool] = lambda: False
 
     async def run(self) -> dict[str, BreakerState]:
         """Makes all changes that are due; the states of those that have been open."""
@@ -135,10 +146,25 @@ class BreakerPass:
             await self._hold_again(label)
             return
         move = next_move(policy.rule, standing, counts, self._release(label, standing), now)
+        by_share = standing.state in (BreakerState.CLOSED, BreakerState.CLOSING) and trips(policy.rule, counts)
+        if move is not None and move.state is BreakerState.OPEN and by_share and await self._waits_for_tap(label, now):
+            return
+        self.doubts.pop(label, None)
         if move is not None:
             await self._move(label, policy, row, move, counts)
         elif standing.state is BreakerState.CLOSING and doubles(policy.rule, standing, counts, now):
             await self._double(label)
+
+    async def _waits_for_tap(self, label: str, now: datetime) -> bool:
+        """Whether returns may not be counted yet."""
+        if now - self.doubts.setdefault(label, now) >= TAP_PATIENCE:
+            return False
+        if self.tap_is_behind():
+            return True
+        try:
+            return await self.context.binder.depth(self.context.names.audit) > 0
+        except BrokerError:
+            return False
 
     def _release(self, label: str, standing: StoredBreaker) -> ReleaseState:
         """What its paused destination tells."""
@@ -254,10 +280,14 @@ class BreakerPass:
 
 
 async def reconcile_breakers(
-    context: OperatorContext, pauses: Sequence[Pause], on_change: OnChange
+    context: OperatorContext,
+    pauses: Sequence[Pause],
+    on_change: OnChange,
+    doubts: dict[str, datetime],
+    tap_is_behind: Callable[[], bool],
 ) -> dict[str, BreakerState]:
     paused = {one.label: one for one in await read_paused_destinations(context)}
-    return await BreakerPass(context, pauses, paused, on_change).run()
+    return await BreakerPass(context, pauses, paused, on_change, doubts, tap_is_behind).run()
 
 
 async def forget_counts(context: OperatorContext) -> None:

@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-from tarry.core.budgets import NO_CAPS, Budget, Caps, Every, Per
+from tarry.contract.header_reader import LONGEST_OWNER
+from tarry.core.budgets import MOST, NO_CAPS, Budget, Caps, Every, Per
 from tarry.core.json_types import DOCUMENTED
 from tarry.core.policy import Policy
 from tarry.errors import AuditError, NotFoundError, SettingsError
@@ -104,6 +105,10 @@ async def set_budget(
     reason: str | None,
 ) -> OwnerLimitChanged:
     """Sets the limits that are given (`hourly`, `daily`, `monthly`, `max_retries`), and keeps the others."""
+    if not owner or len(owner) > LONGEST_OWNER or "\x00" in owner:
+        raise SettingsError(f"No message has this owner: name one, with at most {LONGEST_OWNER} characters and no NUL.")
+    if any(limit is not None and not 0 <= limit <= MOST for limit in limits.values()):
+        raise SettingsError(f"Limits go from 0 to {MOST:,}.")
     if all(limit is None for limit in limits.values()):
         raise SettingsError("Nothing to set: give --hourly, --daily, --monthly or --max-retries.")
     without_effect = list(_without_effect(context.topology, policy, limits))

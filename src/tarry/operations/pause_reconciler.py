@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -89,7 +89,8 @@ async def run(
     counts: BreakerCounts | None = None,
 ) -> None:
     """Runs until `stop` is set. `counts` is what this router counts for breakers, whether it has the lock or not."""
-    seen, watcher = counts or BreakerCounts(context), PauseReconciler(context, watchers=watchers)
+    seen = counts or BreakerCounts(context)
+    watcher = PauseReconciler(context, watchers=watchers, tap_is_behind=seen.tap_is_behind)
 
     async def watch() -> None:
         await seen.store()
@@ -126,6 +127,9 @@ class PauseReconciler:
     context: OperatorContext
     assert_every: float = ASSERT_EVERY
     watchers: Watchers = NO_WATCHERS
+    tap_is_behind: Callable[[], bool] = lambda: False
+    _doubts: dict[str, datetime] = field(default_factory=dict)
+    """Since when breakers that would open have waited for the tap."""
     _asserted_at: float = float("-inf")
     _unknown: set[str] = field(default_factory=set)
     _releases: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -141,7 +145,10 @@ class PauseReconciler:
         await end_expired_intake(self.context)
         await self._hold_new(pauses, paused_destinations)
         await self._throttle(paused_destinations)
-        self.watchers.on_breakers(await reconcile_breakers(self.context, pauses, self.watchers.on_breaker_change))
+        on_change = self.watchers.on_breaker_change
+        self.watchers.on_breakers(
+            await reconcile_breakers(self.context, pauses, on_change, self._doubts, self.tap_is_behind)
+        )
         await self._assert(paused_destinations)
         held = await self.context.store.rows(
             "mark_held", margin=SETTLED, seen_within=SEEN_WITHIN, actor=self.context.actor

@@ -328,10 +328,16 @@ class TapQueue:
     queue: str
     purpose: str
     writer: TapWriter
+    backoff: BurstBackoff = field(default_factory=BurstBackoff)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more of it waits: the last batch was full, or cannot be written."""
+        return self.backoff.rested or self.writer.trouble is not None
 
     def handler(self, consumer: Consumer, give_up: GiveUp) -> Callable[[list[Delivery]], Awaitable[BatchResult]]:
         """Deliveries that cannot be written go to review; nothing waits for them."""
-        backoff = BurstBackoff()
+        self.backoff.rested = False
 
         async def write(batch: Sequence[Delivery]) -> BatchResult:
             stays: list[int] = []
@@ -342,7 +348,7 @@ class TapQueue:
 
         async def handle(batch: list[Delivery]) -> BatchResult:
             settled = BatchResult.of(await handle_batch(batch, write, give_up))
-            await sleep_unless(consumer.finishing, backoff.rest(len(batch)))
+            await sleep_unless(consumer.finishing, self.backoff.rest(len(batch)))
             return settled
 
         return handle

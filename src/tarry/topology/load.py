@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tarry.core.durations import PATTERN, humanise
+from tarry.core.model import WrongKeyError
 from tarry.core.policy import Policy
 from tarry.errors import TopologyError
 from tarry.topology.bases import BaseProblem, Bases, Kind, PolicyTable, ResolvedTable
@@ -30,6 +32,9 @@ ALPHABETS = {
 
 LONGEST_QUOTE = 80
 
+NUMBERS = {"int_type": "a whole number", "float_type": "a number"}
+"""What is wanted, by the type of the error."""
+
 
 def validation_messages(problem: ErrorDetails) -> list[str]:
     """One message for each mistake; the check of a whole table can find several."""
@@ -43,10 +48,9 @@ def validation_messages(problem: ErrorDetails) -> list[str]:
             return problem["msg"].removeprefix("Value error, ").splitlines()
         case "string_pattern_mismatch":
             return [f"`{short(problem['input'])}`: {ALPHABETS.get(str(location[-1]), problem['msg'])}"]
-        case "model_type" | "dict_type" | "tuple_type" | "list_type" as kind:
-            return [
-                f"`{short(problem['input'])}`: write {_form(location, is_list=kind in ('tuple_type', 'list_type'))}"
-            ]
+        case "model_type" | "dict_type" | "tuple_type" | "list_type" | "int_type" | "float_type" as kind:
+            given = json.dumps(problem["input"], default=str) if kind in NUMBERS else problem["input"]
+            return [f"`{short(given)}`: write {_form(location, kind)}"]
         case "too_short" if not problem["input"]:
             return ["is empty: give at least one"]
         case "less_than_equal" | "greater_than_equal" as kind if _is_duration(location):
@@ -57,8 +61,11 @@ def validation_messages(problem: ErrorDetails) -> list[str]:
             return [f"`{short(problem['input'])}`: {problem['msg'].replace('Input should', 'should')}"]
 
 
-def _form(location: Location, *, is_list: bool) -> str:
-    """How a table or a list is written."""
+def _form(location: Location, kind: str) -> str:
+    """How a number, a table or a list is written."""
+    if kind in NUMBERS:
+        return f"{NUMBERS[kind]}, without quotation marks"
+    is_list = kind in ("tuple_type", "list_type")
     keys = ", ".join(sorted(known_keys(location)))
     if not keys:
         return 'a list in [ ], as in ["1m", "5m"]' if is_list else "a table in { }"
@@ -254,9 +261,9 @@ class _Sources:
             except ValidationError as error:
                 for problem in without_echoes(error.errors()):
                     location = [BASE, 0, *problem["loc"]]
-                    table = one.origin(problem["loc"])
+                    where = _wrong_key(problem["loc"], _keys(problem), one)
                     for message in validation_messages({**problem, "loc": tuple(location)}):
-                        yield f"{self._place_in(table, problem['loc'])}: {message}"
+                        yield f"{self._place_in(one.origin(where), where)}: {message}"
 
     def _with_webhooks_policy(self, policies: list[PolicyTable], problems: list[str]) -> list[PolicyTable]:
         """With the shipped policy for the queues of webhooks, unless the files have one of their own."""
@@ -290,10 +297,14 @@ class _Sources:
         found: list[str] = []
         for problem in without_echoes(error.errors()):
             if problem["type"] == POLICY_PROBLEMS:
-                found += (f"{self._place(('policy', place))}: {text}" for place, text in problem["ctx"]["problems"])
+                found += (
+                    f"{self._place_of_key(('policy', place), keys)}: {text}"
+                    for place, keys, text in problem["ctx"]["problems"]
+                )
                 continue
+            where = self._place_of_key(problem["loc"], _keys(problem))
             for message in validation_messages(problem):
-                found.append(f"{self._place(problem['loc'])}: {message}{self._extends(problem['loc'])}")
+                found.append(f"{where}: {message}{self._extends(problem['loc'])}")
         yield from dict.fromkeys(found)
 
     @property
@@ -311,6 +322,12 @@ class _Sources:
             return self._place_in(self._policies[location[1]].origin(location[2:]), location[2:])
         line, found = self._lines_of(self._folder / MAIN_FILE).find(location)
         return _placed(self._folder / MAIN_FILE, line, found)
+
+    def _place_of_key(self, table: Location, keys: Location) -> str:
+        """The place of a key of a policy that is wrong beside others; of the policy, if the key is inherited."""
+        if table[:1] != ("policy",) or len(table) < 2 or not isinstance(table[1], int):  # noqa: PLR2004
+            return self._place((*table, *keys))
+        return self._place((*table[:2], *_wrong_key(table[2:], keys, self._policies[table[1]])))
 
     def _place_in(self, table: PolicyTable, location: Location) -> str:
         """`topology/policies/10-email.toml:7: policy email, jitter`: in the table in which the value is written."""
@@ -395,6 +412,18 @@ def _base_files() -> list[Path]:
 def _placed(path: Path, line: int | None, keys: Sequence[int | str]) -> str:
     file = f"{path}:{line}" if line else str(path)
     return ": ".join(filter(None, [file, ", ".join(_spell(keys))]))
+
+
+def _keys(problem: ErrorDetails) -> Location:
+    """The keys that the check of a whole table names."""
+    error = problem.get("ctx", {}).get("error")
+    return error.keys if isinstance(error, WrongKeyError) else ()
+
+
+def _wrong_key(table: Location, keys: Location, resolved: ResolvedTable) -> Location:
+    """The keys below the table, unless they are inherited: then it is the table itself that does not go with them."""
+    where = (*table, *keys)
+    return where if resolved.origin(where) is resolved.origin(table) else table
 
 
 def _is_there(path: Path) -> bool:

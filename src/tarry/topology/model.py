@@ -15,7 +15,7 @@ from tarry.core.decide import Rulebook
 from tarry.core.duration_field import Duration
 from tarry.core.durations import UNITS, humanise
 from tarry.core.ladder import LONGEST_DELAY, Ladder
-from tarry.core.model import Model
+from tarry.core.model import Model, Number, Whole
 from tarry.core.names import DEFAULT_PREFIX, DEFAULT_REVIEW_QUEUE, WEBHOOKS, Names, default_scheduled
 from tarry.core.policy import Glob, Policy
 from tarry.core.windows import longest_wait_ms
@@ -52,7 +52,7 @@ LONGEST_TTL = 2**32 - 1
 LONGEST_SERVICE_NAME = 240
 
 POLICY_PROBLEMS = "policy_problems"
-"""The type of a validation error whose context lists problems by policy."""
+"""The type of a validation error whose context lists problems: the place of the policy, the key in it, and the text."""
 
 
 class NamesSection(Model):
@@ -97,8 +97,8 @@ class LadderSection(Model):
     """The tiers whose waits add up to any delay. Its shape cannot change while messages are in flight."""
 
     granularity: Duration = Field(125, ge=1, description="The shortest wait, and the step of all others.")
-    radix: int = Field(8, ge=2, le=32, description="Steps per level: more means fewer hops and more queues.")
-    levels: int = Field(7, ge=1, le=12, description="Digits: granularity × radix^levels is the longest delay.")
+    radix: Whole = Field(8, ge=2, le=32, description="Steps per level: more means fewer hops and more queues.")
+    levels: Whole = Field(7, ge=1, le=12, description="Digits: granularity × radix^levels is the longest delay.")
 
     @model_validator(mode="after")
     def _broker_can_hold_it(self) -> Self:
@@ -116,7 +116,7 @@ class EventsSection(Model):
         ge=UNITS["m"],
         description="How long the stream keeps events. It deletes whole segments, so some stay longer.",
     )
-    max_bytes: int = Field(
+    max_bytes: Whole = Field(
         1_000_000_000, ge=1_000_000, description="How large the stream becomes before it deletes its oldest events."
     )
 
@@ -134,7 +134,7 @@ class Topology(Model):
     failures: tuple[DeathReason, ...] = Field(
         ("rejected", "delivery_limit"), description="Dead-letter reasons that count as a failure; others go to review."
     )
-    time_scale: float = Field(
+    time_scale: Number = Field(
         1.0, gt=0, le=1000, description="Multiplies every policy duration: 0.001 runs a day's schedule in seconds."
     )
     events: EventsSection = Field(
@@ -165,13 +165,17 @@ class Topology(Model):
         """Groups problems by policy, so that the loader can name the file of each."""
         times = Counter(policy.name for policy in self.policies)
         wrong = [
-            (place, problem)
+            (place, keys, problem)
             for place, policy in enumerate(self.policies)
-            for problem in (self._same_name(times[policy.name]), self._never_open(policy), self._too_long(policy))
+            for keys, problem in (
+                ((), self._same_name(times[policy.name])),
+                (("window",), self._never_open(policy)),
+                self._too_long(policy),
+            )
             if problem is not None
         ]
         if wrong:
-            text = "; ".join(f"policy {self.policies[place].name!r}: {problem}" for place, problem in wrong)
+            text = "; ".join(f"policy {self.policies[place].name!r}: {problem}" for place, _, problem in wrong)
             raise PydanticCustomError(POLICY_PROBLEMS, "{text}", {"text": text, "problems": wrong})
         return self
 
@@ -183,18 +187,20 @@ class Topology(Model):
             return None
         return f"its windows are never open: {'; '.join(window.describe() for window in policy.windows)}"
 
-    def _too_long(self, policy: Policy) -> str | None:
+    def _too_long(self, policy: Policy) -> tuple[tuple[str, ...], str | None]:
+        """What is wrong, after the key that it is about."""
         scaled = policy.scaled(self.time_scale)
         waits = max(delay + scaled.longest_jitter(delay) for delay in scaled.tiers())
         asked, most = waits + scaled.longest_window_wait(), f"more than a year ({humanise(LONGEST_DELAY)})"
         if asked <= LONGEST_DELAY:
-            return None
+            return (), None
         if waits <= LONGEST_DELAY:
-            return (
+            return ("window",), (
                 f"a delay of {humanise(waits)} can become {humanise(asked)} while its window is closed, which is "
                 f"{most}: shorten it, or open the window more often"
             )
-        return f"a delay of {humanise(waits)} (jitter included) is {most}: shorten it"
+        key = "schedule" if policy.backoff is None else "backoff"
+        return (key,), f"a delay of {humanise(waits)} (jitter included) is {most}: shorten it"
 
     @property
     def source(self) -> Source | None:

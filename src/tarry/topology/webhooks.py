@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from tarry.core.duration_field import Duration
 from tarry.core.eligibility import checked_url
-from tarry.core.model import Model
+from tarry.core.model import Model, Whole
 from tarry.core.names import WEBHOOKS, Destination, Names, event_patterns
 from tarry.core.policy import Glob
 from tarry.core.states import Note, State
@@ -94,7 +94,7 @@ class Webhook(Model):
     queues: tuple[Glob, ...] = Field(
         ("*",), min_length=1, description="Only events about these queues, or globs of them; default: all events."
     )
-    rate: int | None = Field(None, ge=1, le=10_000, description="At most so many deliveries a second.")
+    rate: Whole | None = Field(None, ge=1, le=10_000, description="At most so many deliveries a second.")
     timeout: Duration = Field(
         10_000, ge=1, le=60_000, description="How long a whole delivery may take, name lookup included; default: 10s."
     )

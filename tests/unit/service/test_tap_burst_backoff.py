@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tarry.service.tap import BATCH, REST, BurstBackoff
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tarry.amqp.delivery import Delivery
+from tarry.errors import AuditUnavailableError
+from tarry.service.tap import BATCH, REST, BurstBackoff, TapQueue, Unwritten
 
 
 def test_after_the_first_full_batch_it_rests() -> None:
@@ -21,3 +26,22 @@ def test_under_a_lasting_load_it_keeps_pace() -> None:
 def test_once_it_has_caught_up_it_may_rest_again() -> None:
     backoff = BurstBackoff()
     assert [backoff.rest(size) for size in (BATCH, BATCH, 1, BATCH)] == [REST, 0.0, 0.0, REST]
+
+
+@dataclass
+class Writer:
+    trouble: AuditUnavailableError | None = None
+
+    async def handle(self, deliveries: Sequence[Delivery], arrived_ms: Callable[[int], int]) -> Unwritten:
+        raise NotImplementedError
+
+
+def test_a_tap_is_behind_after_a_full_batch_and_without_postgres() -> None:
+    writer = Writer()
+    tap = TapQueue("retry.audit", "tap", writer)
+    found = [tap.is_behind]
+    for size in (BATCH, 1):
+        tap.backoff.rest(size)
+        found.append(tap.is_behind)
+    writer.trouble = AuditUnavailableError("away")
+    assert [*found, tap.is_behind] == [False, True, False, True]

@@ -103,8 +103,8 @@ def test_two_policies_of_one_name_and_a_delay_too_long_are_both_found(tmp_path: 
         "policies/10-mail.toml:1: policy default: 2 policies have this name: names must differ",
         "policies/10-mail.toml:5: policy default: 2 policies have this name: names must differ",
         (
-            "policies/10-mail.toml:5: policy default: a delay of 400d (jitter included) is more than a year (366d): "
-            "shorten it"
+            "policies/10-mail.toml:7: policy default, schedule: a delay of 400d (jitter included) is more than a year "
+            "(366d): shorten it"
         ),
     ]
 
@@ -188,9 +188,25 @@ def test_a_wrong_budget_is_answered_with_the_file_and_the_fix(tmp_path: Path) ->
     ]
     small = 'cost = 6\nbudget = { per = "owner", limit = 5, every = "1d", unit = "cost" }\n'
     (no_room,) = problems(tmp_path, policy=GOOD_POLICY + small)
-    assert no_room.endswith(
-        "the budget of 5 of cost per owner and day (UTC) has no room for one retry of cost 6: raise its limit"
+    assert no_room == (
+        "policies/10-mail.toml:6: policy default, budget, limit: the budget of 5 of cost per owner and day (UTC) has "
+        "no room for one retry of cost 6: raise its limit"
     )
+    several = """
+budget = [
+  { per = "owner", limit = 5, every = "1d" },
+  { per = "queue", limit = 5, every = "1h", spread = "50m" },
+]
+"""
+    (spread,) = problems(tmp_path, policy=GOOD_POLICY + several)
+    assert spread.startswith(
+        "policies/10-mail.toml:8: policy default, budget, entry 2, spread: the budget of 5 retries"
+    )
+    (twice,) = problems(
+        tmp_path,
+        policy=GOOD_POLICY + several.replace('"queue", limit = 5, every = "1h"', '"owner", limit = 9, every = "day"'),
+    )
+    assert twice.startswith("policies/10-mail.toml:8: policy default, budget, entry 2: the budget of 9 retries")
 
 
 def test_a_wrong_adaptive_is_answered_with_the_file_and_the_fix(tmp_path: Path) -> None:
@@ -212,7 +228,7 @@ def test_a_wrong_max_rate_is_answered_with_the_fix(tmp_path: Path) -> None:
     (nothing,) = problems(tmp_path, policy=GOOD_POLICY + "max_rate = 0\n")
     assert nothing.startswith(f"{where}:5: policy default, max_rate:")
     (unknown,) = problems(tmp_path, policy=GOOD_POLICY + 'max_rate = 5\nreturn_to = "exchange"\n')
-    assert unknown.startswith(f"{where}:1: policy default: max_rate limits the returns to a queue")
+    assert unknown.startswith(f"{where}:5: policy default, max_rate: max_rate limits the returns to a queue")
     assert unknown.endswith("limit the exchange with `tarry throttle exchange:NAME`")
 
 
@@ -224,22 +240,35 @@ def test_a_wrong_breaker_is_answered_with_the_fix(tmp_path: Path) -> None:
     (wait,) = problems(tmp_path, policy=GOOD_POLICY + 'breaker = { wait = "1h" }\n')
     assert wait.endswith("longest_wait 15m is below wait 1h")
     (unknown,) = problems(tmp_path, policy=GOOD_POLICY + 'breaker = {}\nreturn_to = "exchange"\n')
-    assert unknown.startswith(f"{where}:1: policy default: a breaker holds the returns to a queue")
+    assert unknown.startswith(f"{where}:5: policy default, breaker: a breaker holds the returns to a queue")
+
+
+def test_a_breaker_that_max_rate_keeps_from_opening_is_refused(tmp_path: Path) -> None:
+    never = 'max_rate = 2\nbreaker = { of = 20, within = "9s" }\n'
+    (problem,) = problems(tmp_path, policy=GOOD_POLICY + never)
+    assert problem == (
+        "policies/10-mail.toml:6: policy default, breaker, of: it never opens: with max_rate 2 at most 18 messages "
+        "return within 9s, and it needs 20: lower `of` to 18 or less, or lengthen `within`"
+    )
+    (tmp_path / "policies" / "10-mail.toml").write_text(GOOD_POLICY + never.replace("9s", "10s"), encoding="utf-8")
+    assert load(tmp_path).policies[0].breaker is not None
 
 
 def test_windows_that_never_open_together_are_refused(tmp_path: Path) -> None:
     policy = GOOD_POLICY + 'window = [{ only = "sat,sun" }, { never = "sat-sun" }]\n'
-    assert problems(tmp_path, policy=policy) == [
-        "policies/10-mail.toml:1: policy default: its windows are never open: only sat,sun (UTC); never sat-sun (UTC)"
-    ]
+    (problem,) = problems(tmp_path, policy=policy)
+    assert problem == (
+        "policies/10-mail.toml:5: policy default, window: its windows are never open: only sat,sun (UTC); never "
+        "sat-sun (UTC)"
+    )
 
 
 def test_a_window_that_leads_beyond_a_year_is_refused(tmp_path: Path) -> None:
     policy = GOOD_POLICY.replace('"2s"', '"360d"') + 'window = { only = "mon 08:00-09:00", spread = "5m" }\n'
     (problem,) = problems(tmp_path, policy=policy)
     assert problem == (
-        "policies/10-mail.toml:1: policy default: a delay of 360d can become 367d while its window is closed, which is "
-        "more than a year (366d): shorten it, or open the window more often"
+        "policies/10-mail.toml:5: policy default, window: a delay of 360d can become 367d while its window is closed, "
+        "which is more than a year (366d): shorten it, or open the window more often"
     )
 
 
@@ -260,6 +289,19 @@ def test_a_window_that_leads_beyond_a_year_is_refused(tmp_path: Path) -> None:
                 "window: `mon-fri`: write a table in { }, or a list of them, "
                 "with some of the keys never, only, spread, zone"
             ),
+        ),
+        ("max_rate = true", "max_rate: `true`: write a whole number, without quotation marks"),
+        ('max_rate = "50"', 'max_rate: `"50"`: write a whole number, without quotation marks'),
+        ("breaker = { of = true }", "breaker, of: `true`: write a whole number, without quotation marks"),
+        ("max_rate = 1.5", "max_rate: `1.5`: write a whole number, without quotation marks"),
+        (
+            'backoff = { base = "1s", cap = "1m", factor = "2" }',
+            'backoff, factor: `"2"`: write a number, without quotation marks',
+        ),
+        ('cost = "2"', 'cost: `"2"`: write a whole number, without quotation marks'),
+        (
+            'budget = { per = "owner", limit = true, every = "1d" }',
+            "budget, limit: `true`: write a whole number, without quotation marks",
         ),
         ('schedule = "1s"', 'schedule: `1s`: write a list in [ ], as in ["1m", "5m"]'),
         ('eligibility = { url_env = "1X", key = "d" }', "eligibility, url_env: `1X`: use letters, digits and `_`"),
