@@ -117,9 +117,9 @@ def usual_at(hours: Iterable[HourCounts], moment: datetime) -> Usual | None:
     """
     this = moment.replace(minute=0, second=0, microsecond=0)
     past = {one.starts: one for one in hours if one.starts <= this - WINDOW * HOUR}
-    both = _usual(_windows(past), this)
-    before = _usual(_hours_before(past), this)
-    if both is None or before is None:
+    both, alone = _usual(_windows(past), this), _hours_before(past)
+    before = _usual(alone, this)
+    if both is None or before is None or sum(starts.hour == this.hour for starts in alone) < FEWEST_SAMPLES:
         return both
     return both._replace(rate=max(both.rate, before.rate))
 

@@ -78,6 +78,19 @@ def test_usual_at_the_beginning_of_an_hour_is_that_of_the_hour_before(seed: int)
     assert changes(list(hours(14, seed, scale=50))) == []
 
 
+def test_usual_at_the_beginning_of_a_day_is_not_that_of_the_rest_of_it() -> None:
+    """Nothing returns in the hour before, so its rate is that of no other hour."""
+
+    def morning(moment: datetime) -> float:
+        return 0.05 if moment.hour == 9 else 0.6
+
+    found = [one for one in hours(10, 1, morning) if 9 <= one.starts.hour < 18]
+    usual = usual_at(found, START + timedelta(days=10, hours=9, minutes=5))
+
+    assert usual is not None
+    assert usual.rate == pytest.approx(0.05, abs=0.05)
+
+
 def weekend(moment: datetime) -> float:
     """Another rhythm on Saturdays and Sundays."""
     return 0.6 if moment.weekday() >= 5 else rhythm(moment)
