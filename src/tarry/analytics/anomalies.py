@@ -110,9 +110,21 @@ def ends(now: Returns, usual: Usual | None) -> str | None:
 
 
 def usual_at(hours: Iterable[HourCounts], moment: datetime) -> Usual | None:
-    """What is usual at this moment, by the hours before its window; None if they do not tell."""
+    """What is usual at this moment, by the hours before its window; None if they do not tell.
+
+    When an hour begins, the window has little more than the hour before; when it ends, it has both. The usual rate is
+    the higher one of the two, so an hour that always fails more is usual for as long as the window has it.
+    """
     this = moment.replace(minute=0, second=0, microsecond=0)
-    windows = _windows({one.starts: one for one in hours if one.starts <= this - WINDOW * HOUR})
+    past = {one.starts: one for one in hours if one.starts <= this - WINDOW * HOUR}
+    both, alone = _usual(_windows(past), this), _hours_before(past)
+    before = _usual(alone, this)
+    if both is None or before is None or sum(starts.hour == this.hour for starts in alone) < FEWEST_SAMPLES:
+        return both
+    return both._replace(rate=max(both.rate, before.rate))
+
+
+def _usual(windows: Mapping[datetime, float], this: datetime) -> Usual | None:
     days = {starts.date() for starts in windows}
     if len(days) < FEWEST_SAMPLES:
         return None
@@ -136,6 +148,15 @@ def _windows(hours: Mapping[datetime, HourCounts]) -> dict[datetime, float]:
         if returns.returned >= FEWEST_IN_SAMPLE:
             found[starts] = returns.rate
     return found
+
+
+def _hours_before(hours: Mapping[datetime, HourCounts]) -> dict[datetime, float]:
+    """The rate of each hour alone, by the one after it."""
+    return {
+        starts + HOUR: Returns(one.returned, one.failed).rate
+        for starts, one in hours.items()
+        if one.returned >= FEWEST_IN_SAMPLE
+    }
 
 
 def _samples(windows: Mapping[datetime, float], by_hour: Mapping[int, list[float]], this: datetime) -> Sequence[float]:

@@ -1,7 +1,7 @@
 """Looks for anomalies in the statistics, on each audit pass of the leader, and reads those that go on.
 
-What is usual is read once an hour for each queue whose retries fail often. Anomalies are in Postgres, so another leader
-continues with them.
+What is usual is read once an hour for each queue, or policy, whose retries fail often. Anomalies are in Postgres, so
+another leader continues with them.
 """
 
 from __future__ import annotations
@@ -85,6 +85,11 @@ class _Subject(NamedTuple):
     queues: tuple[str, ...] = ()
 
     @property
+    def key(self) -> tuple[Kind, str]:
+        """What it is, whichever queues of a policy have few returns at this moment."""
+        return self.kind, self.name
+
+    @property
     def target(self) -> str:
         """As the action log names it."""
         return self.name if self.kind is Kind.QUEUE else f"policy {self.name}"
@@ -96,7 +101,7 @@ class AnomalyWatch:
 
     actor: str
     _hour: datetime | None = None
-    _usual: dict[_Subject, Usual | None] = field(default_factory=dict)
+    _usual: dict[tuple[Kind, str], Usual | None] = field(default_factory=dict)
 
     async def look(self, session: PostgresSession) -> None:
         """One pass. The caller has the lock of the statistics. Those that are late are not judged."""
@@ -107,10 +112,10 @@ class AnomalyWatch:
         known = {(one.kind, one.name) for one in await read_anomalies(session)}
         seen = _subjects(await session.rows("anomaly_window", since=_since(now), until=now), known)
         await self._learn(session, seen, known, now)
-        for kind, name in sorted(known - {one[:2] for one in seen}):
+        for kind, name in sorted(known - {one.key for one in seen}):
             await self._go_on(session, _Subject(kind, name), Returns())
         for subject, returns in seen.items():
-            if subject[:2] in known:
+            if subject.key in known:
                 await self._go_on(session, subject, returns)
             else:
                 await self._begin(session, subject, returns, now)
@@ -121,8 +126,8 @@ class AnomalyWatch:
         """Reads what is usual where it matters, unless it is known for this hour."""
         if self._hour != floor(now, Span.HOUR):
             self._hour, self._usual = floor(now, Span.HOUR), {}
-        wanted = [one for one, returns in seen.items() if one[:2] in known or may_begin(returns)]
-        new = [one for one in wanted if one not in self._usual]
+        wanted = [one for one, returns in seen.items() if one.key in known or may_begin(returns)]
+        new = [one for one in wanted if one.key not in self._usual]
         times = {"since": _since(now) - LONGEST_PAST, "until": _since(now)}
         for some in _slices([one for one in new if one.kind is Kind.QUEUE]):
             past: dict[str, list[HourCounts]] = defaultdict(list)
@@ -130,14 +135,14 @@ class AnomalyWatch:
                 "anomaly_hours_of_queues", queues=[one.name for one in some], **times
             ):
                 past[queue].append(HourCounts(*counts))
-            self._usual |= {one: usual_at(past[one.name], now) for one in some}
+            self._usual |= {one.key: usual_at(past[one.name], now) for one in some}
         for one in new:
             if one.kind is Kind.POLICY:
                 rows = await session.rows("anomaly_hours_of_policy", policy=one.name, queues=list(one.queues), **times)
-                self._usual[one] = usual_at([HourCounts(*row) for row in rows], now)
+                self._usual[one.key] = usual_at([HourCounts(*row) for row in rows], now)
 
     async def _go_on(self, session: PostgresSession, subject: _Subject, now: Returns) -> None:
-        why = ends(now, self._usual.get(subject))
+        why = ends(now, self._usual.get(subject.key))
         about = {"kind": subject.kind, "name": subject.name}
         counts = {"rate": now.rate, "returned": now.returned, "failed": now.failed}
         if why is None:
@@ -148,7 +153,7 @@ class AnomalyWatch:
             log.info("anomaly ended", kind=str(subject.kind), name=subject.name, reason=why)
 
     async def _begin(self, session: PostgresSession, subject: _Subject, returns: Returns, now: datetime) -> None:
-        usual = self._usual.get(subject)
+        usual = self._usual.get(subject.key)
         if usual is None or not begins(returns, usual):
             return
         row = await session.one("anomaly_error", queues=list(subject.queues), since=_since(now), until=now)

@@ -9,7 +9,7 @@ one that the evidence allows, with a confidence of 90 %: in doubt, the error is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from hashlib import sha1
 from typing import NamedTuple, Self
@@ -144,8 +144,15 @@ class Judgement(NamedTuple):
 
     finding: Finding
     evidence: Evidence
+    balanced: Evidence | None = None
+    """The same without what an hour or day has more than others."""
 
-    def describe(self, rule: Adaptive, now_ms: int) -> str:
+    @property
+    def highest_rate(self) -> float:
+        """The highest success rate that all of it allows."""
+        return max(one.highest_rate for one in (self.evidence, self.balanced) if one is not None)
+
+    def describe(self, rule: Adaptive) -> str:
         """Why it is given up, or not."""
         evidence = self.evidence
         match self.finding:
@@ -154,16 +161,16 @@ class Judgement(NamedTuple):
             case Finding.TOO_FEW:
                 return f"not given up: {evidence.known:,} of the {rule.after:,} outcomes are known that it takes"
             case Finding.TOO_SHORT:
-                age = humanise(max(0, now_ms - evidence.since_ms))
+                apart = humanise(rule.lasting)
                 return (
-                    f"not given up: {evidence.describe()}, but it has failed for {age} at most, and not for "
-                    f"{humanise(rule.lasting)}"
+                    f"not given up: {evidence.describe()}, but too few of them are {apart} apart: it may be an outage"
                 )
             case Finding.SUCCEEDS:
                 unknown = f", {evidence.unknown:,} have no outcome yet" if evidence.unknown else ""
+                apart = " in ordinary hours" if self.highest_rate > evidence.highest_rate else ""
                 return (
-                    f"not given up: {evidence.describe()}{unknown}, so up to {evidence.highest_rate:.2%} may succeed, "
-                    f"which is not below {format_share(rule.give_up_below)}"
+                    f"not given up: {evidence.describe()}{unknown}, so up to {self.highest_rate:.2%} may succeed"
+                    f"{apart}, which is not below {format_share(rule.give_up_below)}"
                 )
 
 
@@ -172,38 +179,58 @@ def reason_of(rule: Adaptive, evidence: Evidence) -> str:
     return f"given up: {evidence.describe()} (below {format_share(rule.give_up_below)})"
 
 
-def judge(rule: Adaptive, outcomes: Sequence[Outcomes], now_ms: int) -> Judgement:
+def judge(rule: Adaptive, outcomes: Sequence[Outcomes]) -> Judgement:
     """Whether an error is given up. `outcomes` are those of its time that counts, the latest first.
 
     The latest outcomes must say so, as many as `after`, and so must those of the time `lasting`. So the first successes
     after a recovery end it, however much has failed before.
     """
     unknown = max(0, sum(one.returned - one.known for one in outcomes))
-    latest = _taken(outcomes, unknown, lambda known, _: known >= rule.after)
+    latest = _taken(outcomes, rule.after)
     if latest is None:
         return Judgement(Finding.TOO_FEW, _total(outcomes, unknown))
-    if latest.highest_rate >= rule.give_up_below:
-        return Judgement(Finding.SUCCEEDS, latest)
-    before = now_ms - rule.lasting
-    lasting = _taken(
-        outcomes,
-        unknown,
-        lambda known, one: known >= rule.after and one.known > 0 and min(one.ends_ms, now_ms) <= before,
-    )
-    if lasting is None:
+    evidence = _total(outcomes[:latest], unknown)
+    if evidence.highest_rate >= rule.give_up_below:
+        return Judgement(Finding.SUCCEEDS, evidence)
+    if not rule.lasting:
+        return Judgement(Finding.GIVEN_UP, evidence)
+    reached = _lasting(rule, outcomes)
+    if reached is None:
         return Judgement(Finding.TOO_SHORT, _total(outcomes, unknown))
-    given_up = lasting.highest_rate < rule.give_up_below
-    return Judgement(Finding.GIVEN_UP if given_up else Finding.SUCCEEDS, lasting)
+    found = Judgement(Finding.GIVEN_UP, _total(outcomes[:reached], unknown), _balanced(outcomes[:reached], rule.after))
+    return found if found.highest_rate < rule.give_up_below else found._replace(finding=Finding.SUCCEEDS)
 
 
-def _taken(outcomes: Sequence[Outcomes], unknown: int, is_enough: Callable[[int, Outcomes], bool]) -> Evidence | None:
-    """The latest outcomes, until there are enough; None if there never are."""
+def _taken(outcomes: Sequence[Outcomes], number: int) -> int | None:
+    """The place after the latest outcomes, so many as are known; None if there are not so many."""
     known = 0
-    for place, one in enumerate(outcomes):
+    for place, one in enumerate(outcomes, 1):
         known += one.known
-        if is_enough(known, one):
-            return _total(outcomes[: place + 1], unknown)
+        if known >= number:
+            return place
     return None
+
+
+def _lasting(rule: Adaptive, outcomes: Sequence[Outcomes]) -> int | None:
+    """The place after the latest outcomes of which half of `after` are older than another half by `lasting`; None if
+    there are none. So the half, at least, is from before or after any outage that is shorter.
+    """
+    half = math.ceil(rule.after / 2)
+    later = _taken(outcomes, half)
+    if later is None:
+        return None
+    before = min(one.starts_ms for one in outcomes[:later]) - rule.lasting
+    first = next((place for place, one in enumerate(outcomes) if one.ends_ms <= before), len(outcomes))
+    earlier = _taken(outcomes[first:], half)
+    return None if earlier is None else first + earlier
+
+
+def _balanced(outcomes: Sequence[Outcomes], most: int) -> Evidence:
+    """With as many outcomes of each hour or day as `most`: in an outage, more fail than succeed in days without one."""
+    shares = [min(1.0, most / one.known) if one.known else 0.0 for one in outcomes]
+    succeeded = sum(share * one.succeeded for share, one in zip(shares, outcomes, strict=True))
+    failed = sum(share * one.failed for share, one in zip(shares, outcomes, strict=True))
+    return Evidence(math.ceil(succeeded), math.ceil(failed), 0, 0)
 
 
 def _total(outcomes: Sequence[Outcomes], unknown: int) -> Evidence:

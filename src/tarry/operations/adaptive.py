@@ -303,22 +303,22 @@ async def explain_error(
         given_up = ErrorsGivenUp({ErrorKey(failure.queue, policy.name, mark): found.reason}, _now_ms() + VALID_MS)
         tried = format_share(rule.still_tried)
         return given_up, f"given up since {found.since:%Y-%m-%d %H:%M} UTC; {tried} of the messages are still tried"
-    judgement = judged(rule, history.get((failure.queue, mark), []), choice, _ms(now))
+    judgement = judged(rule, history.get((failure.queue, mark), []), choice)
     if judgement is None:
         return NOTHING_GIVEN_UP, f"never given up: {choice.actor if choice else ''} has decided so"
     if judgement.finding is Finding.GIVEN_UP:
-        return NOTHING_GIVEN_UP, f"about to be {judgement.describe(rule, _ms(now))}"
-    return NOTHING_GIVEN_UP, judgement.describe(rule, _ms(now))
+        return NOTHING_GIVEN_UP, f"about to be {judgement.describe(rule)}"
+    return NOTHING_GIVEN_UP, judgement.describe(rule)
 
 
-def judged(rule: Adaptive, outcomes: list[Outcomes], choice: ErrorChoice | None, now_ms: int) -> Judgement | None:
+def judged(rule: Adaptive, outcomes: list[Outcomes], choice: ErrorChoice | None) -> Judgement | None:
     """What the outcomes say; None if an operator has decided that the error is never given up. What began before an
     operator retried it does not count.
     """
     if choice is not None and choice.always:
         return None
     after = 0 if choice is None else _ms(choice.at)
-    return judge(rule, [one for one in outcomes if one.starts_ms >= after], now_ms)
+    return judge(rule, [one for one in outcomes if one.starts_ms >= after])
 
 
 @dataclass(slots=True)
@@ -390,7 +390,7 @@ class AdaptiveDecisions:
         chosen = {(one.queue, one.error): one for one in choices}
         for policy, rule in rules:
             for (queue, error), outcomes in (await read_history(self.context.store, policy.name, rule, now)).items():
-                judgement = judged(rule, outcomes, chosen.get((queue, error)), _ms(now))
+                judgement = judged(rule, outcomes, chosen.get((queue, error)))
                 if judgement is not None and judgement.finding is Finding.GIVEN_UP:
                     found[ErrorKey(queue, policy.name, error)] = rule, judgement.evidence
         return found

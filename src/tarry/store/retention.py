@@ -11,6 +11,9 @@ from tarry.store.database import PostgresSession
 SLICE = 5_000
 """Rows per statement, so that no lock is held for long."""
 
+NOT_COUNTED = timedelta(days=7)
+"""History that is not in the statistics yet is kept for so much longer at most."""
+
 
 _OF_OPERATORS = (
     "prune_actions",
@@ -48,7 +51,9 @@ async def prune(
     progress: Callable[[int], None] = lambda _: None,
 ) -> PrunedHistory:
     """`progress` is called with the number of rows that were deleted one by one so far."""
-    partitions = [row[0] for row in await session.rows("old_partitions", older_than=older_than)]
+    row = await session.one("not_counted_for")
+    counted = older_than if row is None else max(older_than, min(row[0], older_than + NOT_COUNTED))
+    partitions = [row[0] for row in await session.rows("old_partitions", older_than=counted)]
     for name in partitions:
         await session.rows("drop_partition", name=name)
     total = 0
@@ -59,8 +64,8 @@ async def prune(
         total += await in_slices(session, name, progress=lambda count: progress(before + count), **parameters)
         return total - before
 
-    history = await delete("prune_history", older_than=older_than)
-    retries = await delete("prune_retries", older_than=older_than)
+    history = await delete("prune_history", older_than=counted)
+    retries = await delete("prune_retries", older_than=counted)
     payloads = 0
     if payloads_older_than is not None:
         payloads = await delete("prune_payloads", older_than=payloads_older_than)

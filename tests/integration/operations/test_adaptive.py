@@ -99,11 +99,11 @@ def seed(
 
 
 def give_up(installation: Installation, queue: str, error_type: str = "UnknownOrder") -> str:
-    """Makes an error that has failed for two days, and has it judged. What is seeded first is too little to judge by,
-    which the service may do at any time.
+    """Makes an error that has failed for two days, and has it judged. Neither half is enough to judge by, which the
+    service may do at any time.
     """
-    mark = seed(installation, queue, error_type, failed=10)
-    seed(installation, queue, error_type, failed=290, hours=48)
+    seed(installation, queue, error_type, failed=190, hours=48)
+    mark = seed(installation, queue, error_type, failed=110)
     count(installation)
     wait_for(lambda: is_given_up(installation, queue), what="the error to be given up")
     return mark

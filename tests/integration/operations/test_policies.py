@@ -6,18 +6,27 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pika
 import pytest
 
+from tarry.client import Attempt, Options
 from tarry.core.decide import Rulebook
 from tarry.store.database import SessionSettings
 from tarry.topology.load import load
+from tests.integration.client.adapters import Blocking
 from tests.integration.operations.terminal import Terminal
 from tests.support.api import LOOK, TOKENS, ApiInstallation, api_installation
+from tests.support.cli import run_cli
 from tests.support.histories import Lived, count_statistics, events, live, store_rows, useless
+from tests.support.hurry import HURRIED
+from tests.support.installation import Installation
+from tests.support.router import routers
 from tests.support.services import Services
-from tests.support.spaces import SharedBroker
+from tests.support.spaces import Database, SharedBroker, Vhost
 from tests.support.store import in_session
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.one_series
 
@@ -95,6 +104,66 @@ def test_replay_reproduces_the_history_and_tells_a_better_policy(
     text = terminal.run("policy", "replay", str(file), "--since", "7d")
     assert f"{lived.attempts:,}" in text.stdout
     assert "An attempt that never happened has no outcome." in text.output
+
+
+CARDS = """
+[[policy]]
+name = "cards"
+match = { queue = "cards" }
+schedule = ["1500ms", "3s"]
+jitter = "20%"
+max_retries = 2
+errors = [{ type = "KeyError", class = "final" }]
+
+[[policy]]
+name = "default"
+schedule = ["3s"]
+max_retries = 2
+"""
+EACH = 10
+
+
+def answer(attempt: Attempt, body: bytes) -> None:
+    """One card works at the first retry, one at the second, one never; and one is unknown."""
+    if body == b"unknown":
+        raise KeyError("card")
+    if attempt.round < {b"first": 1, b"second": 2, b"never": 9}[body]:
+        raise TimeoutError("no answer")
+
+
+def test_replay_reproduces_what_a_service_did(vhost: Vhost, database: Database, tmp_path: Path) -> None:
+    """Messages of a consumer, from the broker: the same policy gives the same figures, and a worse one others."""
+    installation = Installation(vhost.amqp_url, vhost.management_url, database.dsn, tmp_path / "topology", CARDS)
+    installation.apply().declare("cards")
+    with routers(installation) as start:
+        start(**HURRIED).wait_ready()
+        with Blocking(installation.amqp_url, "cards", answer, Options(report_seconds=0.1)):
+            for kind in ("first", "second", "never", "unknown"):
+                for place in range(EACH):
+                    about = pika.BasicProperties(delivery_mode=2, message_id=f"{kind}-{place}")
+                    installation.channel.basic_publish("", "cards", kind.encode(), about, mandatory=True)
+            ended = "select count(*) from retry where state in ('succeeded', 'in_review')"
+            wait_for(lambda: installation.number(ended) == 4 * EACH, deadline=120, what="the end of all messages")
+
+    def replay(toml: str) -> dict[str, Any]:
+        words = ["policy", "replay", "-", "--since", "1h", "--json"]
+        result = run_cli(words, installation.environment, stdin=toml)
+        assert result.exit_code == 0, result.output
+        found: dict[str, Any] = json.loads(result.stdout)
+        return found
+
+    def figures(of: dict[str, Any]) -> list[tuple[float, float, float]]:
+        names = ("attempts", "succeeded", "exhausted", "final")
+        return [(of[name]["low"], of[name]["value"], of[name]["high"]) for name in names]
+
+    found = replay(CARDS)
+    happened = [(number, number, number) for number in (5 * EACH, 2 * EACH, EACH, EACH)]
+    assert figures(found["total"]["history"]) == happened
+    assert figures(found["total"]["current"]) == figures(found["total"]["changed"]) == happened
+    assert (found["error_percent"], found["left_out"], found["changes"]) == (0, 0, [])
+    worse = replay(CARDS.replace("max_retries = 2", "max_retries = 1", 1))
+    once = [(number, number, number) for number in (3 * EACH, EACH, 2 * EACH, EACH)]
+    assert figures(worse["total"]["changed"]) == once
 
 
 def test_replay_answers_a_mistake_with_file_and_line(terminal: Terminal, lived: Lived, tmp_path: Path) -> None:

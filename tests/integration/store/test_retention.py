@@ -7,8 +7,10 @@ import psycopg
 import pytest
 
 from tarry.store import retention
+from tarry.store.database import SessionSettings
 from tarry.store.retention import PrunedHistory, prune
 from tests.support.audit_store import AuditStore, id_of, request
+from tests.support.histories import count_statistics
 from tests.support.store import in_session
 
 MONTH = timedelta(days=30)
@@ -62,6 +64,26 @@ def test_whole_days_go_with_what_is_finished(store: AuditStore) -> None:
     assert rows(store) == ["young"]
     assert store.history(young) == [("claimed", 1), ("scheduled", 1)]
     assert pruned(store, MONTH) == PrunedHistory([], history=0, retries=0, payloads=0)
+
+
+def test_prune_leaves_what_statistics_have_not_counted_for_a_week(store: AuditStore) -> None:
+    """The service was off, or a transaction was open: these steps would be missing in the statistics for ever."""
+    in_session(store.dsn, count_statistics, SessionSettings.STATISTICS)
+    for message, days in (("late", 32), ("too-late", 40)):
+        end(store, old(store, message, days), "succeeded")
+
+    store.sql.execute("update statistic_position set counted_until = clock_timestamp() - interval '60 days'")
+    assert pruned(store, MONTH).retries == 1
+    assert rows(store) == ["late"]
+    assert store.history(id_of("late")) == [("claimed", 1), ("scheduled", 1)]
+
+    store.sql.execute("update statistic_position set before_day = current_date, oldest_day = current_date - 33")
+    store.sql.execute("update statistic_position set counted_until = clock_timestamp()")
+    assert pruned(store, MONTH).retries == 0, "the history from before counting began is not counted yet"
+
+    store.sql.execute("update statistic_position set before_day = null")
+    assert pruned(store, MONTH).retries == 1
+    assert store.history(id_of("late")) == []
 
 
 def test_nothing_open_is_ever_dropped(store: AuditStore) -> None:

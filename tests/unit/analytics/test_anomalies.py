@@ -49,12 +49,12 @@ def hours(days: int, seed: int, rate: Rate = rhythm, scale: float = 1.0) -> Iter
 
 
 def changes(found: list[HourCounts], *, since: int = 0) -> list[tuple[datetime, str]]:
-    """When anomalies begin and end, looked at three times an hour."""
+    """When anomalies begin and end, looked at four times an hour."""
     is_open, seen, few = False, [], FEWEST_RETURNS / 2
     for place, one in list(enumerate(found))[max(1, since * 24) :]:
         before = found[place - 1]
         usual = usual_at(found[:place], one.starts) if is_open or before.returned + one.returned > few else None
-        for share in (0.2, 0.5, 1.0):
+        for share in (0.03, 0.2, 0.5, 1.0):
             now = Returns(before.returned + round(share * one.returned), before.failed + round(share * one.failed))
             moment = one.starts + share * HOUR
             if not is_open and begins(now, usual):
@@ -67,9 +67,28 @@ def changes(found: list[HourCounts], *, since: int = 0) -> list[tuple[datetime, 
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(seed=st.integers(0, 10_000), scale=st.sampled_from([0.1, 0.5, 1.0, 5.0]))
+@given(seed=st.integers(0, 10_000), scale=st.sampled_from([0.1, 0.5, 1.0, 5.0, 50.0]))
 def test_an_ordinary_rhythm_of_two_weeks_has_no_anomaly(seed: int, scale: float) -> None:
     assert changes(list(hours(14, seed, scale=scale))) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_usual_at_the_beginning_of_an_hour_is_that_of_the_hour_before(seed: int) -> None:
+    """At four, what returned at three is nearly all that is judged."""
+    assert changes(list(hours(14, seed, scale=50))) == []
+
+
+def test_usual_at_the_beginning_of_a_day_is_not_that_of_the_rest_of_it() -> None:
+    """Nothing returns in the hour before, so its rate is that of no other hour."""
+
+    def morning(moment: datetime) -> float:
+        return 0.05 if moment.hour == 9 else 0.6
+
+    found = [one for one in hours(10, 1, morning) if 9 <= one.starts.hour < 18]
+    usual = usual_at(found, START + timedelta(days=10, hours=9, minutes=5))
+
+    assert usual is not None
+    assert usual.rate == pytest.approx(0.05, abs=0.05)
 
 
 def weekend(moment: datetime) -> float:

@@ -47,9 +47,17 @@ def hour(ago: int, failed: int, succeeded: int = 0, unknown: int = 0) -> Outcome
         (AT_ONCE, [hour(0, 9_950, 50)], Finding.GIVEN_UP),
         (DEFAULT, [hour(0, 10_000)], Finding.TOO_SHORT),
         (DEFAULT, [hour(0, 10_000), hour(23, 1)], Finding.TOO_SHORT),
-        (DEFAULT, [hour(0, 10_000), hour(25, 1)], Finding.GIVEN_UP),
-        (DEFAULT, [hour(0, 200), hour(12, 0, 50), hour(25, 1)], Finding.SUCCEEDS),
-        (DEFAULT, [hour(0, 200), hour(25, 1), hour(100, 0, 500)], Finding.GIVEN_UP),
+        (DEFAULT, [hour(0, 10_000), hour(25, 1)], Finding.TOO_SHORT),
+        (DEFAULT, [hour(0, 10_000), hour(25, 99)], Finding.TOO_SHORT),
+        (DEFAULT, [hour(0, 10_000), hour(25, 100)], Finding.GIVEN_UP),
+        (DEFAULT, [hour(0, 10_000), hour(25, 199, 20)], Finding.SUCCEEDS),
+        (DEFAULT, [hour(40, 10_000)], Finding.TOO_SHORT),
+        (DEFAULT, [hour(0, 99), hour(40, 10_000)], Finding.TOO_SHORT),
+        (DEFAULT, [hour(0, 100), hour(40, 10_000)], Finding.GIVEN_UP),
+        (DEFAULT, [hour(0, 200), hour(12, 0, 50), hour(25, 200)], Finding.SUCCEEDS),
+        (DEFAULT, [hour(0, 9_000), hour(1, 9_000), hour(12, 0, 20), hour(25, 500)], Finding.SUCCEEDS),
+        (DEFAULT, [hour(ago, 9_950, 50) for ago in range(26)], Finding.GIVEN_UP),
+        (DEFAULT, [hour(0, 200), hour(25, 200), hour(100, 0, 500)], Finding.GIVEN_UP),
     ],
     ids=[
         "nothing",
@@ -61,40 +69,69 @@ def hour(ago: int, failed: int, succeeded: int = 0, unknown: int = 0) -> Outcome
         "below the limit",
         "an outage of an hour",
         "of almost a day",
+        "after one failure",
+        "after too few failures",
         "for longer",
-        "a success meanwhile",
-        "a success before",
+        "some succeeded before",
+        "an outage of two days ago",
+        "an outage of two days ago, and a few failures",
+        "an outage of two days ago, and more of the same",
+        "successes meanwhile",
+        "few successes, and then an outage",
+        "below the limit for a day",
+        "successes before",
     ],
 )
 def test_judge(rule: Adaptive, outcomes: list[Outcomes], finding: Finding) -> None:
-    assert judge(rule, outcomes, NOW).finding is finding
+    assert judge(rule, outcomes).finding is finding
 
 
 def test_judge_resumes_with_the_first_successes_however_much_has_failed() -> None:
     failed = [hour(5, 100_000), hour(30, 100_000)]
-    assert judge(DEFAULT, failed, NOW).finding is Finding.GIVEN_UP
-    assert judge(DEFAULT, [hour(0, 210, 3), *failed], NOW).finding is Finding.SUCCEEDS
+    assert judge(DEFAULT, failed).finding is Finding.GIVEN_UP
+    assert judge(DEFAULT, [hour(0, 210, 3), *failed]).finding is Finding.SUCCEEDS
+
+
+@given(
+    lasts=st.integers(1, 23),
+    began=st.integers(0, 160),
+    failed=st.integers(1, 100_000),
+    others=st.dictionaries(st.integers(0, 167), st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=10),
+)
+def test_judge_gives_up_nothing_in_an_outage_that_is_shorter_than_lasting(
+    lasts: int, began: int, failed: int, others: dict[int, tuple[int, int]]
+) -> None:
+    """However much fails in it, whenever it was, with fewer than half of `after` failures in the rest of the time."""
+    found = {ago: hour(ago, *counts) for ago, counts in others.items()}
+    found |= {ago: hour(ago, failed) for ago in range(began, began + lasts)}
+    latest_first = [found[ago] for ago in sorted(found)]
+    assert judge(DEFAULT, latest_first).finding is not Finding.GIVEN_UP
 
 
 def test_judge_counts_returns_without_an_outcome_as_successes() -> None:
     """A success that is presumed comes later than a failure: at first, only failures are seen."""
-    assert judge(AT_ONCE, [hour(0, 300, 0, 20)], NOW).finding is Finding.SUCCEEDS
-    assert judge(AT_ONCE, [hour(0, 300), hour(1, 0, 0, 20)], NOW).finding is Finding.SUCCEEDS
-    assert judge(AT_ONCE, [hour(0, 320)], NOW).finding is Finding.GIVEN_UP
+    assert judge(AT_ONCE, [hour(0, 300, 0, 20)]).finding is Finding.SUCCEEDS
+    assert judge(AT_ONCE, [hour(0, 300), hour(1, 0, 0, 20)]).finding is Finding.SUCCEEDS
+    assert judge(AT_ONCE, [hour(0, 320)]).finding is Finding.GIVEN_UP
 
 
 def test_judge_says_why_not() -> None:
-    few, short = judge(AT_ONCE, [hour(0, 12)], NOW), judge(DEFAULT, [hour(2, 412)], NOW)
-    assert few.describe(AT_ONCE, NOW) == "not given up: 12 of the 200 outcomes are known that it takes"
-    assert short.describe(DEFAULT, NOW) == (
-        "not given up: 0 of 412 retries of this error succeeded, but it has failed for 2h 30m at most, and not for 1d"
+    few, short = judge(AT_ONCE, [hour(0, 12)]), judge(DEFAULT, [hour(2, 412)])
+    assert few.describe(AT_ONCE) == "not given up: 12 of the 200 outcomes are known that it takes"
+    assert short.describe(DEFAULT) == (
+        "not given up: 0 of 412 retries of this error succeeded, but too few of them are 1d apart: it may be an outage"
     )
-    often = judge(AT_ONCE, [hour(0, 190, 20, 2)], NOW)
-    assert often.describe(AT_ONCE, NOW) == (
+    often = judge(AT_ONCE, [hour(0, 190, 20, 2)])
+    assert often.describe(AT_ONCE) == (
         "not given up: 20 of 210 retries of this error succeeded, 2 have no outcome yet, so up to 13.37% may succeed, "
         "which is not below 1%"
     )
-    assert judge(AT_ONCE, [hour(0, 412)], NOW).describe(AT_ONCE, NOW) == (
+    hot = judge(DEFAULT, [hour(0, 10_000), hour(12, 0, 20), hour(25, 500)])
+    assert hot.describe(DEFAULT) == (
+        "not given up: 20 of 10,520 retries of this error succeeded, so up to 6.28% may succeed in ordinary hours, "
+        "which is not below 1%"
+    )
+    assert judge(AT_ONCE, [hour(0, 412)]).describe(AT_ONCE) == (
         "given up: 0 of 412 retries of this error succeeded (below 1%)"
     )
 

@@ -67,6 +67,12 @@ select id, round, 'missing', %(actor)s, jsonb_build_object('state', state, 'tier
    and not exists (select from transition
                     where retry_id = retry.id and transition.round = retry.round and transition.state = 'missing');
 
+-- name: not_counted_for
+-- How old the oldest steps are that the statistics may not have yet; no row if counting has not begun.
+select clock_timestamp() - case when before_day is null then counted_until
+                                else least(counted_until, oldest_day::timestamp at time zone 'UTC') end
+  from statistic_position;
+
 -- name: old_partitions
 -- Partitions of days that ended longer ago than the given time.
 select relname
