@@ -42,6 +42,11 @@ _COMPATIBLE = IPv6Network("::/96")
 
 _LAST_32_BITS = 0xFFFFFFFF
 
+_OF_THE_CLOUD = frozenset(map(ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254")))
+"""Where machines of Azure, Alibaba Cloud and AWS reach services of their cloud, besides the link-local addresses. The
+first is in a public range, the others are in private ones.
+"""
+
 
 class RefusedAddressError(Exception):
     """The endpoint is at an address that webhooks must not reach. The message is the reason."""
@@ -74,6 +79,8 @@ def refused_because(address: str, *, allow_private: bool) -> str | None:
         return "is not the address of one machine"
     if found.is_link_local:
         return "is link-local, where cloud machines have their credentials"
+    if found in _OF_THE_CLOUD:
+        return "is where cloud machines have their credentials"
     if found.is_global and not found.is_reserved and not _is_site_local(found):
         return None
     if allow_private and (found.is_loopback or not found.is_reserved):

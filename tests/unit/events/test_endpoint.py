@@ -74,7 +74,13 @@ def test_private_addresses_can_be_allowed(address: str) -> None:
     assert refused_because(address, allow_private=True) is None
 
 
-@pytest.mark.parametrize("address", ["169.254.169.254", "::", "224.0.0.1", "fe80::1", "64:ff9b::a9fe:a9fe"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("169.254.169.254", "::", "224.0.0.1", "fe80::1", "64:ff9b::a9fe:a9fe"),
+        *("168.63.129.16", "::ffff:168.63.129.16", "100.100.100.200", "fd00:ec2::254"),
+    ],
+)
 def test_credentials_of_cloud_machines_are_never_within_reach(address: str) -> None:
     assert refused_because(address, allow_private=True)
 
