@@ -157,11 +157,11 @@ class Outbox:
             await sleep_unless(stop, min(seconds, self.every))
 
     async def _begin(self, session: PostgresSession, publisher: Publisher) -> Position:
-        bound = await _bound(session)
         row = await _one(session, "event_position")
         if row[1] is None:
             await session.change("begin_events")
             row = await _one(session, "event_position")
+        bound = await _bound(session)  # after the position: a transaction that ends in between is none of the future
         cluster, known, transition_xid, action_xid, last_id, since_id, since_at, saved_at = row
         position = Position(int(transition_xid), int(action_xid), last_id, since_id, since_at)
         if known != cluster or max(position.transition_xid, position.action_xid) > bound.next_xid:

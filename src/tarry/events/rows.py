@@ -168,7 +168,7 @@ def event_of_action(row: ActionLogRow, source: str) -> Event | None:
     if kind is None or "error" in outcome:
         return None
     return Event(
-        id=row.id,
+        id=row.id if row.outcome is not None else f"{row.id}/unfinished",  # it may end after all: another event
         type=kind,
         source=source,
         subject=row.target,

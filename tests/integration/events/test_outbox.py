@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Any, cast
 
 import psycopg
 import pytest
 
+from tarry.amqp.publisher import Publisher
+from tarry.events.outbox import Outbox, Position
+from tarry.store.database import PostgresPool, PostgresSession, Row, SessionSettings, migrate, open_session
 from tests.support.cli import run_cli
 from tests.support.events import StreamReader
 from tests.support.installation import Installation
@@ -120,6 +125,51 @@ def test_pauses_and_resumes_are_events_and_refused_ones_are_not(
         ("tarry.breaker.opened", "orders.eu"),
     ]
     assert [one["data"].get("queue") for one in reader.events] == [None, "orders.eu"]
+
+
+@pytest.mark.one_series
+def test_an_action_that_an_earlier_version_recorded_is_an_event(
+    installation: Installation, start: Callable[..., Router], reader: StreamReader
+) -> None:
+    """It does not write the transaction, which the column has no default for. The service that logs it does."""
+    begin(installation, start)
+    with psycopg.connect(installation.dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into action (id, actor, kind, target, outcome, finished_at)"
+            " values (gen_random_uuid(), 'ann', 'pause', 'orders', '{}', now())"
+        )
+    wait_for(lambda: reader.events, deadline=120, what="the event")
+    assert [(one["type"], one["subject"]) for one in reader.events] == [("tarry.pause.paused", "orders")]
+
+
+class BusySession(PostgresSession):
+    """Other transactions begin and end after each of its queries."""
+
+    def __init__(self, connection: Any, other: psycopg.Connection[Any]) -> None:
+        super().__init__(connection)
+        self._other = other
+
+    async def rows(self, name: str, /, **parameters: object) -> list[Row]:
+        found = await super().rows(name, **parameters)
+        for _ in range(5):
+            self._other.execute("select pg_current_xact_id()")
+        return found
+
+
+@pytest.mark.one_series
+def test_the_first_start_is_not_taken_for_a_restore_in_a_busy_database(installation: Installation) -> None:
+    async def first_start(other: psycopg.Connection[Any]) -> Position:
+        await migrate(installation.dsn)
+        other.execute(STEP, [IDS[0]])
+        store, names = PostgresPool(installation.dsn, "test"), installation.topology.broker_names
+        outbox = Outbox(store, installation.address, names)
+        async with open_session(installation.dsn, SessionSettings.EVENTS) as session:
+            nobody = cast("Publisher", None)  # a first start publishes nothing
+            return await outbox._begin(BusySession(session._connection, other), nobody)
+
+    with psycopg.connect(installation.dsn, autocommit=True) as other:
+        position = asyncio.run(first_start(other))
+    assert (position.since_id, position.last_id) == (0, 0)
 
 
 @pytest.mark.one_series
