@@ -16,7 +16,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from socket import SOCK_STREAM, gaierror
 from typing import TYPE_CHECKING
 
-from tarry.client.hints import retry_after_ms
+from tarry.client.hints import busy
 from tarry.core.durations import humanise
 from tarry.core.urls import Url, split_url
 
@@ -225,7 +225,8 @@ def _check(response: httpx.Response, *, hide_path: bool) -> None:
             f"answered {status}, a redirect to {_place(target, hide_path=hide_path)}; redirects are not followed",
             status,
         )
-    hint = retry_after_ms(response.headers, time.time_ns() // 1_000_000)
+    found = busy(response, time.time_ns() // 1_000_000)
+    hint = found.retry_after_ms if found is not None else None
     kind = "gone" if status == HTTPStatus.GONE else f"status_{status}"
     raise DeliveryError(kind, f"answered {status}", status, None if hint is None else min(hint, LONGEST_HINT_MS))
 
