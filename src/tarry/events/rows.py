@@ -81,6 +81,13 @@ class StepRow(NamedTuple):
         return self.round, rank, self.id
 
 
+OF_THE_RETRY = (
+    *("queue", "message_id", "policy", "owner", "job_type", "priority"),
+    *("max_retries", "error_class", "error_type", "fingerprint"),
+)
+"""The columns about the retry as it is now, whatever the step."""
+
+
 class ActionLogRow(NamedTuple):
     """A row of the query `event_actions`."""
 
