@@ -1,7 +1,7 @@
 """What events cost: the router with and without them, taking turns. In both the requests wait in a full queue at the
 start, which is the hardest case: the router has no time to spare, and events have to wait for it.
 
-python -m benchmarks.events [--quick] [--broker SERIES]
+python -m benchmarks.events [--quick] [--broker SERIES] [--requests N]
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.events", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round, fewer messages")
     parser.add_argument("--broker", metavar="SERIES", help="3.10 or 4.3; default: any that is available")
+    parser.add_argument("--requests", type=int, metavar="N", help="requests in each run; default: 30000")
     arguments = parser.parse_args()
-    rounds, count = (1, 10_000) if arguments.quick else (5, 30_000)
+    rounds, usual = (1, 10_000) if arguments.quick else (5, 30_000)
+    count = arguments.requests or usual
     without, runs = [], []
     with stage(arguments.broker) as on:
         for _ in range(rounds):

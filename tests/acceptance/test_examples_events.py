@@ -33,7 +33,7 @@ def types(text: str) -> list[str]:
 def test_a_consumer_reads_all_events_once_and_goes_on_where_it_was(
     language: str, installation: AuditedInstallation, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "events"
+    folder = tmp_path / "examples" / "events"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("node_modules"))
     start = command(language, folder)
     main = installation.folder / "tarry.toml"

@@ -61,8 +61,8 @@ class Secret:
         id_, given = headers.get(ID, ""), headers.get(SIGNATURE, "")
         if not id_ or not given or TIMESTAMP not in headers:
             raise BadSignatureError(f"it needs the headers {ID}, {TIMESTAMP} and {SIGNATURE}")
-        if len(id_) > LONGEST_ID or not id_.isprintable():
-            raise BadSignatureError(f"{ID} must have at most {LONGEST_ID} printable characters")
+        if not is_id(id_):
+            raise BadSignatureError(f"{ID} must have at most {LONGEST_ID} printable characters, and no full stop")
         timestamp = _timestamp(headers[TIMESTAMP])
         if abs(now_s - timestamp) > TOLERANCE_S:
             raise BadSignatureError(f"{TIMESTAMP} is more than {TOLERANCE_S // 60} minutes from the time here")
@@ -74,6 +74,13 @@ class Secret:
     def _digests(self, id_: str, timestamp: int, body: bytes) -> list[bytes]:
         content = f"{id_}.{timestamp}.".encode() + body
         return [hmac.digest(key, content, hashlib.sha256) for key in self.keys]
+
+
+def is_id(text: str) -> bool:
+    """Whether it can be signed. A full stop ends the id in what is signed: with one in the id, part of it could be
+    taken for the timestamp, and the same signature would be that of a request with another id.
+    """
+    return 0 < len(text) <= LONGEST_ID and text.isprintable() and "." not in text
 
 
 def _key(word: str) -> bytes:

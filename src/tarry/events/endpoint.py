@@ -16,7 +16,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from socket import SOCK_STREAM, gaierror
 from typing import TYPE_CHECKING
 
-from tarry.client.hints import retry_after_ms
+from tarry.client.hints import busy
 from tarry.core.durations import humanise
 from tarry.core.urls import Url, split_url
 
@@ -41,6 +41,11 @@ _COMPATIBLE = IPv6Network("::/96")
 """The old form of an IPv4 address in an IPv6 address."""
 
 _LAST_32_BITS = 0xFFFFFFFF
+
+_OF_THE_CLOUD = frozenset(map(ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254")))
+"""Where machines of Azure, Alibaba Cloud and AWS reach services of their cloud, besides the link-local addresses. The
+first is in a public range, the others are in private ones.
+"""
 
 
 class RefusedAddressError(Exception):
@@ -74,6 +79,8 @@ def refused_because(address: str, *, allow_private: bool) -> str | None:
         return "is not the address of one machine"
     if found.is_link_local:
         return "is link-local, where cloud machines have their credentials"
+    if found in _OF_THE_CLOUD:
+        return "is where cloud machines have their credentials"
     if found.is_global and not found.is_reserved and not _is_site_local(found):
         return None
     if allow_private and (found.is_loopback or not found.is_reserved):
@@ -218,7 +225,8 @@ def _check(response: httpx.Response, *, hide_path: bool) -> None:
             f"answered {status}, a redirect to {_place(target, hide_path=hide_path)}; redirects are not followed",
             status,
         )
-    hint = retry_after_ms(response.headers, time.time_ns() // 1_000_000)
+    found = busy(response, time.time_ns() // 1_000_000)
+    hint = found.retry_after_ms if found is not None else None
     kind = "gone" if status == HTTPStatus.GONE else f"status_{status}"
     raise DeliveryError(kind, f"answered {status}", status, None if hint is None else min(hint, LONGEST_HINT_MS))
 

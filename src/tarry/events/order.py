@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from tarry.core.states import Note, State
-from tarry.events.rows import StepRow
+from tarry.events.rows import OF_THE_RETRY, StepRow
 
 Round = tuple[str, int]
 """A retry id and a round."""
@@ -124,9 +124,10 @@ class StepOrder:
         waiting = [*(step for held in self.held.values() for step in held), *steps]
         by_retry = groupby(sorted(waiting, key=lambda one: (one.retry_id, one.order)), lambda one: one.retry_id)
         ready: dict[str, list[StepRow]] = {}
-        self.held = {}
+        had_to_wait, self.held = self.held, {}
         for retry, group in by_retry:
-            ready[retry] = self._ready(retry, list(group), known, now)
+            those = _completed(list(group)) if retry in had_to_wait else list(group)
+            ready[retry] = self._ready(retry, those, known, now)
         self._since = {retry: since for retry, since in self._since.items() if retry in self.held}
         places = sorted((step for some in ready.values() for step in some), key=lambda one: (one.xid, one.id))
         self._remember(places)
@@ -148,3 +149,12 @@ class StepOrder:
                 return steps[:place]
             before.add((step.retry_id, step.round, step.state))
         return steps
+
+
+def _completed(steps: Sequence[StepRow]) -> list[StepRow]:
+    """With what was not known about their retry when they were read, and is now: a return can be recorded before the
+    request, which says what the message is.
+    """
+    latest = max(steps, key=lambda one: one.xid)
+    about = {name: getattr(latest, name) for name in OF_THE_RETRY}
+    return [one._replace(**{name: about[name] for name in about if getattr(one, name) is None}) for one in steps]

@@ -27,7 +27,7 @@ from tarry.core.names import Names
 from tarry.errors import BrokerError, BrokerUnreachableError
 from tarry.events.cloudevent import Event, source_of
 from tarry.events.lag import EventsStatus, read_events_status
-from tarry.events.order import ReadingClock, Round, StepOrder
+from tarry.events.order import LONGEST_HOLD, ReadingClock, Round, StepOrder
 from tarry.events.rows import ActionLogRow, StepRow, event_of_action, event_of_step
 from tarry.store.database import AdvisoryLock, PostgresPool, PostgresSession, Row, SessionSettings
 from tarry.tasks import now_and_then, sleep_unless
@@ -157,11 +157,11 @@ class Outbox:
             await sleep_unless(stop, min(seconds, self.every))
 
     async def _begin(self, session: PostgresSession, publisher: Publisher) -> Position:
-        bound = await _bound(session)
         row = await _one(session, "event_position")
         if row[1] is None:
             await session.change("begin_events")
             row = await _one(session, "event_position")
+        bound = await _bound(session)  # after the position: a transaction that ends in between is none of the future
         cluster, known, transition_xid, action_xid, last_id, since_id, since_at, saved_at = row
         position = Position(int(transition_xid), int(action_xid), last_id, since_id, since_at)
         if known != cluster or max(position.transition_xid, position.action_xid) > bound.next_xid:
@@ -183,17 +183,16 @@ class Outbox:
         cut_id, cut_xid, cut_at = await _one(session, "event_cut")
         actions = await session.rows("event_actions_restored", saved_at=saved_at, cut_at=cut_at)
         await self._publish(publisher, self._events([], [ActionLogRow.of(row) for row in actions]))
-        from_id = before.since_id
+        from_id, order = before.since_id, StepOrder()
+        known = {"after": str(before.transition_xid), "last_id": before.last_id}
         while rows := await session.rows(
-            "event_steps_restored",
-            from_id=from_id,
-            cut=cut_id,
-            after=str(before.transition_xid),
-            last_id=before.last_id,
-            limit=self.batch,
+            "event_steps_restored", from_id=from_id, cut=cut_id, limit=self.batch, **known
         ):
-            await self._publish(publisher, self._events([StepRow.of(row) for row in rows], []))
-            from_id = rows[-1][1]
+            steps, from_id = [StepRow.of(row) for row in rows], rows[-1][1]
+            rounds = order.rounds_to_look_up(steps)
+            states = await _states(session, "event_steps_before_restored", rounds, reached=from_id, **known)
+            await self._publish(publisher, self._events(order.release(steps, states, 0.0), []))
+        await self._publish(publisher, self._events(order.release([], {}, LONGEST_HOLD), []))
         await session.change("events_begin_again", xid=cut_xid, id=cut_id, at=cut_at)
         return Position(int(cut_xid), int(cut_xid), cut_id, cut_id, cut_at)
 
@@ -320,13 +319,17 @@ async def _depth(publisher: Publisher, queue: str) -> int:
 
 async def _known(session: PostgresSession, rounds: AbstractSet[Round], position: Position) -> dict[Round, set[str]]:
     """The states that these rounds have had, as far as they have been read."""
+    reached = str(position.transition_xid)
+    return await _states(session, "event_steps_before", rounds, reached=reached, since_id=position.since_id)
+
+
+async def _states(
+    session: PostgresSession, name: str, rounds: AbstractSet[Round], **limits: object
+) -> dict[Round, set[str]]:
     if not rounds:
         return {}
     ids, numbers = [one for one, _ in rounds], [number for _, number in rounds]
-    reached = str(position.transition_xid)
-    rows = await session.rows(
-        "event_steps_before", ids=ids, rounds=numbers, reached=reached, since_id=position.since_id
-    )
+    rows = await session.rows(name, ids=ids, rounds=numbers, **limits)
     return {(row[0], row[1]): set(row[2]) for row in rows}
 
 

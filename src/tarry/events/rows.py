@@ -81,6 +81,13 @@ class StepRow(NamedTuple):
         return self.round, rank, self.id
 
 
+OF_THE_RETRY = (
+    *("queue", "message_id", "policy", "owner", "job_type", "priority"),
+    *("max_retries", "error_class", "error_type", "fingerprint"),
+)
+"""The columns about the retry as it is now, whatever the step."""
+
+
 class ActionLogRow(NamedTuple):
     """A row of the query `event_actions`."""
 
@@ -168,7 +175,7 @@ def event_of_action(row: ActionLogRow, source: str) -> Event | None:
     if kind is None or "error" in outcome:
         return None
     return Event(
-        id=row.id,
+        id=row.id if row.outcome is not None else f"{row.id}/unfinished",  # it may end after all: another event
         type=kind,
         source=source,
         subject=row.target,

@@ -36,7 +36,7 @@ from tarry.core.eligibility import checked_url
 from tarry.core.id_prefix import as_uuid
 from tarry.core.json_types import encode_base64
 from tarry.core.names import Names
-from tarry.core.signature import LONGEST_ID, BadSecretError, Secret
+from tarry.core.signature import BadSecretError, Secret, is_id
 from tarry.errors import AuditError, TarryError
 from tarry.events.cloudevent import Event
 from tarry.events.endpoint import DeliveryError, RefusedAddressError, Taken, WebhookEndpoint
@@ -367,7 +367,7 @@ INTERNAL = "an error inside tarry"
 
 
 def _can_be_header(id_: str) -> bool:
-    return id_.isascii() and id_.isprintable() and 0 < len(id_) <= LONGEST_ID
+    return id_.isascii() and is_id(id_)
 
 
 TEST_WORD = "test"
@@ -421,7 +421,7 @@ class WebhookDeliveries:
     store: PostgresPool
     allow_private: bool = False
     on_delivery: OnDelivery = lambda *_: None
-    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     _running: dict[Webhook, tuple[asyncio.Task[None], asyncio.Event, Deliverer]] = field(default_factory=dict)
     _unusable: dict[Webhook, str] = field(default_factory=dict)
 

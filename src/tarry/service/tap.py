@@ -197,7 +197,7 @@ class Tap:
         spooled, unwritten = _spooled(records, spooled_record)
         # A batch may contain two rounds of one retry, which one statement cannot write: oldest first.
         for round_ in sorted({record.round for _, record in spooled}):
-            unwritten += await write(self.store.record, [one for one in spooled if one[1].round == round_])
+            unwritten += await write(self.store.record_late, [one for one in spooled if one[1].round == round_])
         legs, not_read = _spooled([one for one in spool if one.properties.type == LEG], spooled_leg)
         unwritten += [*not_read, *await write(self.store.record_legs, legs)]
         unwritten += await write(self.store.returned, _sighted(copies, arrived_ms, self.names), self.on_returns)

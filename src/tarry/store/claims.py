@@ -307,6 +307,17 @@ class Store:
         rows = record_columns(records, [self._payload(one) for one in records])
         await self._rows("record", rows | {"actor": self._actor})
 
+    async def record_late(self, records: Sequence[Record]) -> None:
+        """As `record`, for those from the spool: their retries may have returned, and failed again, by now."""
+        rows = record_columns(records, [self._payload(one) for one in records]) | {"actor": self._actor}
+
+        async def write(connection: Connection) -> None:
+            async with connection.transaction():
+                await connection.execute(query("record"), rows)
+                await connection.execute(query("name_messages"), rows)
+
+        await self._run(write)
+
     def _payload(self, record: Record) -> bytes | None:
         return None if record.body is None or len(record.body) > self._largest else record.body
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Any, cast
 
 import psycopg
 import pytest
 
+from tarry.amqp.publisher import Publisher
+from tarry.events.outbox import Outbox, Position
+from tarry.store.database import PostgresPool, PostgresSession, Row, SessionSettings, migrate, open_session
 from tests.support.cli import run_cli
 from tests.support.events import StreamReader
 from tests.support.installation import Installation
@@ -123,6 +128,51 @@ def test_pauses_and_resumes_are_events_and_refused_ones_are_not(
 
 
 @pytest.mark.one_series
+def test_an_action_that_an_earlier_version_recorded_is_an_event(
+    installation: Installation, start: Callable[..., Router], reader: StreamReader
+) -> None:
+    """It does not write the transaction, which the column has no default for. The service that logs it does."""
+    begin(installation, start)
+    with psycopg.connect(installation.dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into action (id, actor, kind, target, outcome, finished_at)"
+            " values (gen_random_uuid(), 'ann', 'pause', 'orders', '{}', now())"
+        )
+    wait_for(lambda: reader.events, deadline=120, what="the event")
+    assert [(one["type"], one["subject"]) for one in reader.events] == [("tarry.pause.paused", "orders")]
+
+
+class BusySession(PostgresSession):
+    """Other transactions begin and end after each of its queries."""
+
+    def __init__(self, connection: Any, other: psycopg.Connection[Any]) -> None:
+        super().__init__(connection)
+        self._other = other
+
+    async def rows(self, name: str, /, **parameters: object) -> list[Row]:
+        found = await super().rows(name, **parameters)
+        for _ in range(5):
+            self._other.execute("select pg_current_xact_id()")
+        return found
+
+
+@pytest.mark.one_series
+def test_the_first_start_is_not_taken_for_a_restore_in_a_busy_database(installation: Installation) -> None:
+    async def first_start(other: psycopg.Connection[Any]) -> Position:
+        await migrate(installation.dsn)
+        other.execute(STEP, [IDS[0]])
+        store, names = PostgresPool(installation.dsn, "test"), installation.topology.broker_names
+        outbox = Outbox(store, installation.address, names)
+        async with open_session(installation.dsn, SessionSettings.EVENTS) as session:
+            nobody = cast("Publisher", None)  # a first start publishes nothing
+            return await outbox._begin(BusySession(session._connection, other), nobody)
+
+    with psycopg.connect(installation.dsn, autocommit=True) as other:
+        position = asyncio.run(first_start(other))
+    assert (position.since_id, position.last_id) == (0, 0)
+
+
+@pytest.mark.one_series
 def test_after_a_restore_what_the_backup_had_not_published_is_published(
     installation: Installation, start: Callable[..., Router], reader: StreamReader
 ) -> None:
@@ -132,7 +182,8 @@ def test_after_a_restore_what_the_backup_had_not_published_is_published(
         published = connection.execute("select nextval('transition_id')").fetchone()
         assert published is not None
         step = (
-            "insert into transition (id, retry_id, round, state, actor, xid) values (%s, %s, 1, 'scheduled', 'x', %s)"
+            "insert into transition (id, retry_id, round, state, actor, detail, xid)"
+            """ values (%s, %s, 1, 'scheduled', 'x', '{"due_ms": 1}', %s)"""
         )
         connection.execute(step, [published[0], IDS[0], "9000000000"])
         connection.execute("select setval('transition_id', %s)", [published[0]])
@@ -141,15 +192,19 @@ def test_after_a_restore_what_the_backup_had_not_published_is_published(
             " last_id = %s",
             published,
         )
-        connection.execute(step, [published[0] + 1, IDS[1], "9000000001"])  # in the backup, and not published
-        connection.execute("select setval('transition_id', %s)", [published[0] + 1])
+        # In the backup, and not published: a return that was recorded before the retry that it ends.
+        connection.execute(step.replace("'scheduled'", "'returned'"), [published[0] + 1, IDS[1], "9000000001"])
+        connection.execute(step, [published[0] + 2, IDS[1], "9000000001"])
+        connection.execute("select setval('transition_id', %s)", [published[0] + 2])
         connection.execute(STEP, [IDS[2]])  # written by the new cluster before a service began
         router = start().wait_ready()
         router.wait_logged("the database was restored to another cluster")
-        wait_for(lambda: len(reader.events) == 2, deadline=120, what="what the backup had not published")
+        wait_for(lambda: len(reader.events) == 3, deadline=120, what="what the backup had not published")
         connection.execute(STEP, [IDS[3]])
-        wait_for(lambda: len(reader.events) == 3, deadline=120, what="what follows")
-    assert [one["subject"] for one in reader.events] == [IDS[1], IDS[2], IDS[3]]
+        wait_for(lambda: len(reader.events) == 4, deadline=120, what="what follows")
+    assert {one["subject"] for one in reader.events[:3]} == {IDS[1], IDS[2]}
+    assert [one["state"] for one in reader.events if one["subject"] == IDS[1]] == ["scheduled", "returned"]
+    assert reader.events[3]["subject"] == IDS[3]
 
 
 @pytest.mark.one_series

@@ -7,10 +7,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from tarry.core.states import State
 from tarry.store import claims as claims_module
 from tarry.store.claims import Store
-from tarry.store.rows import Claim, Granted
-from tests.support.audit_store import AuditStore, id_of, identity_of, now_ms, request
+from tarry.store.rows import Claim, Granted, Record
+from tests.support.audit_store import QUEUE, AuditStore, id_of, identity_of, now_ms, request
 from tests.support.waiting import wait_for
 
 M = id_of("m")
@@ -401,3 +402,17 @@ def _since(store: AuditStore) -> int:
     row = store.sql.execute("select (extract(epoch from first_failed_at) * 1000)::bigint from retry").fetchone()
     assert row is not None
     return int(row[0])
+
+
+def test_a_late_record_names_the_message_of_a_retry_that_only_its_return_has_told_of(store: AuditStore) -> None:
+    """Postgres was away when its first round was claimed and recorded, and the record waited in the spool."""
+    scheduled = Record(
+        M, 1, State.SCHEDULED, QUEUE, message_id="m", owner="acme", due_ms=now_ms(), delay_ms=500, retry_count=1
+    )
+    store.see(M, 1)
+    store.claim(request("m", round_=1, count=1), by=store.other)
+    store.do(store.one.record_late([scheduled, scheduled._replace(retry_id=id_of("n"), message_id="n")]))
+
+    found = store.sql.execute("select message_id, owner, round, state from retry order by message_id").fetchall()
+    assert found == [("m", "acme", 2, "claimed"), ("n", "acme", 1, "scheduled")]
+    assert store.history(M) == [("returned", 1), ("claimed", 2), ("scheduled", 1)]

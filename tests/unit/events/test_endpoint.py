@@ -74,7 +74,13 @@ def test_private_addresses_can_be_allowed(address: str) -> None:
     assert refused_because(address, allow_private=True) is None
 
 
-@pytest.mark.parametrize("address", ["169.254.169.254", "::", "224.0.0.1", "fe80::1", "64:ff9b::a9fe:a9fe"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("169.254.169.254", "::", "224.0.0.1", "fe80::1", "64:ff9b::a9fe:a9fe"),
+        *("168.63.129.16", "::ffff:168.63.129.16", "100.100.100.200", "fd00:ec2::254"),
+    ],
+)
 def test_credentials_of_cloud_machines_are_never_within_reach(address: str) -> None:
     assert refused_because(address, allow_private=True)
 
@@ -168,7 +174,8 @@ def test_a_redirect_is_not_followed_and_named(receiver: Receiver, code: int) -> 
     [(400, "status_400"), (401, "status_401"), (404, "status_404"), (410, "gone"), (500, "status_500")],
 )
 def test_any_other_status_is_a_failure(receiver: Receiver, code: int, kind: str) -> None:
-    receiver.answers["/no"] = status(code)
+    """Only with a 429 or 503 does `Retry-After` count, since such a retry spends no attempt."""
+    receiver.answers["/no"] = status(code, retry_after="1")
     error = failed(f"http://{LOCAL}:{receiver.port}/no")
 
     assert (error.kind, error.status, error.retry_after_ms) == (kind, code, None)

@@ -42,6 +42,19 @@ def test_a_step_does_not_wait_for_what_was_read_before() -> None:
     assert taken(StepOrder(), step("returned"), known={("r1", 1): {"claimed"}}) == []
 
 
+def test_a_step_that_waited_names_what_is_known_of_its_retry_by_now() -> None:
+    order = StepOrder()
+    returned = step("returned", 1, message_id=None, queue=None, detail={"drift_ms": 4})
+    assert order.release([returned], {}, 0.0) == []
+
+    found = order.release([step("scheduled", 2, detail=SCHEDULED, owner="acme")], {}, 1.0)
+    assert [(one.state, one.queue, one.message_id, one.owner) for one in found] == [
+        ("scheduled", "orders", "m1", "acme"),
+        ("returned", "orders", "m1", "acme"),
+    ]
+    assert found[1].detail == {"drift_ms": 4}
+
+
 def test_what_was_released_lately_need_not_be_looked_up() -> None:
     order = StepOrder()
     assert len(taken(order, step("scheduled", 1, detail=SCHEDULED))) == 1

@@ -107,6 +107,15 @@ def test_an_action_names_its_queue_or_policy(target: str, outcome: Any, queue: s
     jsonschema.validate(event.as_json(), SCHEMA)
 
 
+def test_an_action_that_ends_after_all_has_another_event_than_while_it_was_unfinished() -> None:
+    interrupted = action("resume", "orders", outcome=None)
+    unfinished, ended = event_of_action(interrupted, "/"), event_of_action(interrupted._replace(outcome={}), "/")
+
+    assert unfinished is not None
+    assert ended is not None
+    assert (unfinished.id, ended.id) == (f"{interrupted.id}/unfinished", interrupted.id)
+
+
 def test_other_actions_and_failed_ones_have_no_event() -> None:
     assert event_of_action(action("cancel", "m1"), "/") is None
     assert event_of_action(action("pause", "orders", outcome={"error": "x"}), "/") is None

@@ -20,6 +20,7 @@ from tarry.events.webhooks import (
     Deliverer,
     WebhookDeliveries,
     WebhookError,
+    _can_be_header,
     endpoint_of,
     retry_request,
     secret_of,
@@ -144,6 +145,17 @@ def test_deliveries_keep_to_the_rate_and_do_not_save_up(monkeypatch: pytest.Monk
     asyncio.run(deliver(3))
 
     assert clock.starts == [100.0, 100.25, 100.5, 100.75, 160.75, 161.0, 161.25]
+
+
+@pytest.mark.parametrize(("id_", "usable"), [("5f0c/17", True), ("a.1/17", False), ("größe", False), ("", False)])
+def test_an_event_is_signed_only_if_its_id_has_one_meaning(id_: str, usable: bool) -> None:  # noqa: FBT001 - a table
+    """Full stops separate the parts of what is signed."""
+    assert _can_be_header(id_) == usable
+
+
+def test_the_environment_of_the_deliveries_is_not_shown() -> None:
+    unused: Any = None
+    assert SECRET not in repr(WebhookDeliveries(unused, unused, unused, unused, environment={"SECRET": SECRET}))
 
 
 def test_a_webhook_without_its_secret_is_a_trouble_and_not_started() -> None:

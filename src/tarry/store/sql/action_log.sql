@@ -26,10 +26,10 @@ update action
 
 -- name: actions_to_log
 -- Takes actions that no service has logged yet: those that are over, and those that should be over by now. These have an
--- event without an outcome.
+-- event without an outcome. Earlier versions write an outcome without a transaction id: this one publishes its event.
 update action
    set logged_at = clock_timestamp(),
-       xid       = case when finished_at is null then pg_current_xact_id() else xid end
+       xid       = case when finished_at is null or xid is null then pg_current_xact_id() else xid end
  where id in (select id
                 from action
                where logged_at is null

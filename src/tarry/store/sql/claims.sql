@@ -363,6 +363,21 @@ moved as (
 insert into transition (retry_id, round, state, actor, reason, detail)
 select id, round, state, %(actor)s, reason, detail::jsonb from done;
 
+-- name: name_messages
+-- After late records: which messages these retries are about. A return that was recorded before them does not tell, and
+-- if a later round has begun by now, the record itself does not change the row.
+update retry as live
+   set message_id = coalesce(live.message_id, late.message_id),
+       owner      = coalesce(live.owner, late.owner),
+       job_type   = coalesce(live.job_type, late.job_type),
+       priority   = coalesce(live.priority, late.priority)
+  from unnest(%(ids)b::uuid[], %(rounds)b::int[], %(message_ids)b::text[], %(owners)b::text[], %(job_types)b::text[],
+              %(priorities)b::text[]) as late (id, round, message_id, owner, job_type, priority)
+ where live.id = late.id and live.round > late.round
+   and ((live.message_id is null and late.message_id is not null) or (live.owner is null and late.owner is not null)
+        or (live.job_type is null and late.job_type is not null)
+        or (live.priority is null and late.priority is not null));
+
 -- name: legs_sent_on
 -- Those of these legs whose next leg the broker has confirmed: a message on such a leg, with the same content, is a copy.
 -- Not of an open retry that cannot be rebuilt: on a broker restored from a backup this message may be the only one.

@@ -90,6 +90,14 @@ select step.xid::text, step.id, step.retry_id::text, step.round, step.state, ste
   left join retry as live on live.id = step.retry_id
  order by step.id;
 
+-- name: event_steps_before_restored
+-- After a restore: the states that these rounds have had, up to this id and as far as they had been published.
+select retry_id::text, round, array_agg(distinct state)
+  from transition
+  join unnest(%(ids)s::uuid[], %(rounds)s::int[]) as wanted (retry_id, round) using (retry_id, round)
+ where id <= %(reached)s or xid is null or (xid <= %(after)s::text::xid8 and id <= %(last_id)s)
+ group by retry_id, round;
+
 -- name: event_actions
 -- The next actions that are over, or were given up.
 select xid::text, id::text, coalesce(finished_at, logged_at, at), actor, kind, target, detail, outcome
