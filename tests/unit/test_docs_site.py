@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +18,7 @@ import pytest
 import yaml
 
 from tarry.core.states import State
+from tarry.generate import files
 
 ROOT = Path(__file__).parents[2]
 GENERATED = {ROOT / "docs" / "cli.md"}
@@ -109,6 +114,35 @@ class Loader(yaml.SafeLoader):  # type: ignore[misc]  # published without types
 
 
 Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+
+
+def test_site_of_a_dead_link_a_missing_anchor_and_an_orphan_is_refused(tmp_path: Path) -> None:
+    """The build that `make check` makes, of the same pages with three mistakes."""
+    docs = tmp_path / "docs"
+    shutil.copytree(ROOT / "docs", docs)
+    (docs / "orphan.md").write_text("# Nobody links to me\n", encoding="utf-8")
+    with (docs / "start.md").open("a", encoding="utf-8") as page:
+        page.write("\n[dead](no-such-page.md), [missing](migrate.md#no-such-guide)\n")
+    config = (
+        f"INHERIT: {ROOT}/mkdocs.yml\ndocs_dir: {docs}\nsite_dir: {tmp_path}/site\nhooks: [{ROOT}/.ci/docs_site.py]\n"
+    )
+    (tmp_path / "mkdocs.yml").write_text(config, encoding="utf-8")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", tmp_path / "mkdocs.yml"]
+    quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, env=quiet, capture_output=True, text=True, check=False)
+    assert built.returncode == 1
+    warnings = [line for line in built.stderr.splitlines() if line.startswith("WARNING")]
+    assert len(warnings) == 3, built.stderr
+    for part in ("orphan.md", "'no-such-page.md'", "'migrate.md#no-such-guide'"):
+        assert any(part in line for line in built.stderr.splitlines()), built.stderr
+
+
+def test_site_has_the_sections_and_the_generated_references() -> None:
+    site = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader)  # noqa: S506  a safe loader
+    sections = {name: pages for one in site["nav"] for name, pages in one.items()}
+    assert list(sections) == ["Start", "Concepts", "How-to", "Operations", "Reference", "Explanation"]
+    generated = {str(path.relative_to(ROOT / "docs")) for path, _ in files() if path.suffix == ".md"}
+    assert generated <= {page for one in sections["Reference"] for page in one.values()}
 
 
 def test_the_site_needs_no_network() -> None:
