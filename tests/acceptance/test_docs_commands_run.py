@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -200,7 +200,7 @@ class Reader:
 
     def prepared(self, line: str) -> str:
         """The line with real ids, for which there is something to be done."""
-        made = {
+        made: dict[str, Callable[[], str]] = {
             "5f0c": self.waiting,
             "77ab": self.waiting,
             "1f3a": self.stuck,

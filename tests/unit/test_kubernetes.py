@@ -145,8 +145,9 @@ def built(overlay: str) -> list[dict[str, Any]]:
 
 
 def router_of(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    (found,) = [part["spec"] for part in parts if part["kind"] == "Deployment"]
-    return found
+    found: list[dict[str, Any]] = [part["spec"] for part in parts if part["kind"] == "Deployment"]
+    assert len(found) == 1
+    return found[0]
 
 
 def test_the_overlay_small_has_one_router_without_the_api() -> None:

@@ -100,7 +100,7 @@ def kind_of(field: Schema, models: Schema, linked: Linked = no_links) -> str:
         case "string":
             return _text_kind(field)
         case "integer" | "number" as number:
-            return number + _limits(field)
+            return f"{number}{_limits(field)}"
         case "object" | None:
             return "table" if field.get("properties") else "any"
         case other:
