@@ -23,7 +23,7 @@ ELSEWHERE = {
     "make up": "tests/acceptance/test_start_walkthrough.py",
     "make": "tests/unit/cli/test_docs_commands.py",
     ".ci/run": "tests/unit/test_compose.py",
-    "curl": "tests/integration/web/test_docs_api_examples.py",
+    "curl -si -X POST -H 'content-type: application/x-protobuf' http://collector": "tests/acceptance/test_traces.py",
     "pip install": ".ci/release.py",
     "export": "tests/acceptance/test_start_walkthrough.py",
     "cat better.toml": "tests/acceptance/test_docs_commands_run.py",
@@ -78,6 +78,8 @@ def typed(page: Path) -> list[str]:
     return found
 
 
-def run_elsewhere(line: str) -> str | None:
+def run_elsewhere(page: Path, line: str) -> str | None:
     """The file that runs this line, if test_docs_commands_run.py does not."""
+    if page.name == "api.md" and line.startswith("curl"):
+        return "tests/integration/web/test_docs_api_examples.py"
     return next((where for start, where in ELSEWHERE.items() if line.startswith(start)), None)
