@@ -152,6 +152,10 @@ class Reader:
         self.api.wait_state(found, "in_review")
         return found
 
+    def shown_in_review(self) -> int:
+        """What the management API shows, which is some seconds old."""
+        return int(self.api.installation.api("queues/{vhost}/manual-review.pending").get("messages", 0))
+
     def fingerprint(self) -> str:
         found = self.in_review()
         ((text,),) = self.api.installation.rows("select fingerprint from retry where id = %s", found)
@@ -224,6 +228,8 @@ class Reader:
                 line = line.replace(text, make())
         if re.search(r"review (redrive|discard|export|list|show)|retries redrive|recover --review", line):
             self.in_review("orders.eu" if "'orders.*'" in line else "orders")
+        if "recover --review" in line:
+            wait_for(self.shown_in_review, deadline=60, what="the broker's statistics of the review queue")
         if re.search(r"retries (cancel|retry-now)", line):
             self.waiting()
             self.api.schedule("email.welcome", self.next("mail"))

@@ -188,7 +188,7 @@ def test_site_of_a_dead_link_a_missing_anchor_and_an_orphan_is_refused(tmp_path:
         f"INHERIT: {ROOT}/mkdocs.yml\ndocs_dir: {docs}\nsite_dir: {tmp_path}/site\nhooks: [{ROOT}/.ci/docs_site.py]\n"
     )
     (tmp_path / "mkdocs.yml").write_text(config, encoding="utf-8")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", tmp_path / "mkdocs.yml"]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(tmp_path / "mkdocs.yml")]
     quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, env=quiet, capture_output=True, text=True, check=False)
     assert built.returncode == 1

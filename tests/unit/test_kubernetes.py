@@ -139,7 +139,7 @@ def built(overlay: str) -> list[dict[str, Any]]:
         if os.environ.get("GITHUB_ACTIONS"):
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
-    command = ["kubectl", "kustomize", FOLDER / "overlays" / overlay]
+    command = ["kubectl", "kustomize", str(FOLDER / "overlays" / overlay)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return list(yaml.safe_load_all(done.stdout))
 

@@ -53,7 +53,7 @@ def test_docs_webhooks_program_resumes_a_queue(broker: SharedBroker, services: S
         api.schedule("orders", "waits", retry_after_ms=200_000)
         api.call("POST", "/queues/orders/pause", json={}).raise_for_status()
         (tmp_path / "recovered.py").write_text(RESUMES.replace("http://127.0.0.1:8086", api.url), encoding="utf-8")
-        command = [sys.executable, tmp_path / "recovered.py"]
+        command = [sys.executable, str(tmp_path / "recovered.py")]
         done = subprocess.run(command, env=os.environ | secret, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["resumed"] is True
