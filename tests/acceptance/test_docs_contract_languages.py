@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.one_series
 
 PAGE = (Path(__file__).parents[2] / "docs" / "contract.md").read_text(encoding="utf-8")
-FORMS = {
+FORMS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "reject": ("orders", {"error_class": "retryable"}),
     "headers": ("orders", {"error_class": "rate_limited", "delay_ms": 30_000}),
     "envelope": ("invoices", {"error_class": "retryable"}),
