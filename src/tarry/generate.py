@@ -11,6 +11,7 @@ from pathlib import Path
 
 import typer
 
+from tarry.events.reference import events_markdown
 from tarry.events.schema import events_schema_text
 from tarry.service.alerts import rules_text
 from tarry.service.grafana import DASHBOARDS, dashboard_text
@@ -18,7 +19,9 @@ from tarry.service.reference import metrics_markdown
 from tarry.settings.reference import settings_markdown
 from tarry.topology.definitions import definitions_text
 from tarry.topology.load import load
+from tarry.topology.reference import topology_markdown
 from tarry.topology.schema import schema_text
+from tarry.web.api.reference import api_markdown
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = ROOT / "src" / "tarry" / "contract"
@@ -32,6 +35,9 @@ def files() -> Iterator[tuple[Path, Callable[[], str]]]:
     yield ROOT / "docs" / "cli.md", command_reference
     yield ROOT / "docs" / "settings.md", settings_markdown
     yield ROOT / "docs" / "metrics.md", metrics_markdown
+    yield ROOT / "docs" / "topology-reference.md", topology_markdown
+    yield ROOT / "docs" / "events-reference.md", events_markdown
+    yield ROOT / "docs" / "api-reference.md", api_markdown
     yield ROOT / "docs" / "events.schema.json", events_schema_text
     yield ROOT / "deploy" / "prometheus" / "tarry.rules.yml", rules_text
     for dashboard in DASHBOARDS:

@@ -15,6 +15,8 @@ from tests.support.wanted import SERIES
 SHARING = (
     "tests/acceptance/test_alerts_of_a_running_service.py",
     "tests/acceptance/test_attach_reject_only_worker.py",
+    "tests/acceptance/test_docs_commands_run.py",
+    "tests/acceptance/test_docs_contract_languages.py",
     "tests/acceptance/test_due_check.py",
     "tests/acceptance/test_examples.py",
     "tests/acceptance/test_layover.py",

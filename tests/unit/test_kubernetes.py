@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
@@ -123,13 +125,59 @@ def test_the_autoscaler_scales_the_deployment_by_the_request_queue() -> None:
     assert selected == {"queue": load(FOLDER / "overlays/production/topology").broker_names.scheduled}
 
 
+def test_the_network_policy_lets_out_what_the_secrets_and_a_collector_need() -> None:
+    rules = read(BASE / "networkpolicy.yaml")["spec"]["egress"]
+    allowed = {port["port"] for rule in rules for port in rule["ports"]}
+    urls = [urlsplit(value) for secret in SECRETS.values() for name, value in secret.items() if name.endswith("_URL")]
+    assert {url.port for url in urls} | {53, 443, 4318, 5671, 15671} == allowed
+
+
+def built(overlay: str) -> list[dict[str, Any]]:
+    """The manifests of an overlay. GitHub's runners have kubectl; elsewhere the test is skipped without it."""
+    if shutil.which("kubectl") is None:
+        reason = "NO KUBECTL: the overlays are not built. Put kubectl 1.27 or newer, which has kustomize, on PATH."
+        if os.environ.get("GITHUB_ACTIONS"):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+    command = ["kubectl", "kustomize", str(FOLDER / "overlays" / overlay)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def router_of(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    found: list[dict[str, Any]] = [part["spec"] for part in parts if part["kind"] == "Deployment"]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_the_overlay_small_has_one_router_without_the_api() -> None:
+    router = router_of(built("small"))
+    assert router["replicas"] == 1
+    assert {"name": "HTTP_API", "value": "off"} in router["template"]["spec"]["containers"][0]["env"]
+
+
+def test_the_overlay_production_has_the_api_its_own_policies_and_no_fixed_number_of_routers() -> None:
+    parts = built("production")
+    router = router_of(parts)
+    (container,) = router["template"]["spec"]["containers"]
+    assert "replicas" not in router
+    assert [one["value"] for one in container["env"] if one["name"] == "HTTP_API"] == ["on"]
+    maps = {part["metadata"]["name"] for part in parts if part["kind"] == "ConfigMap"}
+    for workload in (part for part in parts if part["kind"] in {"Deployment", "Job"}):
+        pod = workload["spec"]["template"]["spec"]
+        assert {one["configMap"]["name"] for one in pod["volumes"] if "configMap" in one} == maps
+        assert {"name": "TARRY_TOPOLOGY", "value": "/topology"} in pod["containers"][0]["env"]
+    assert {part["kind"] for part in parts} >= {
+        "ServiceMonitor",
+        "HorizontalPodAutoscaler",
+        "PodDisruptionBudget",
+        "NetworkPolicy",
+    }
+
+
 @pytest.mark.parametrize("overlay", ["small", "production"])
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH, which has kustomize")
 def test_an_overlay_builds_to_valid_manifests(overlay: str) -> None:
-    built = subprocess.run(
-        ["kubectl", "kustomize", FOLDER / "overlays" / overlay], check=True, capture_output=True, text=True
-    )
-    parts = list(yaml.safe_load_all(built.stdout))
+    parts = built(overlay)
     for part in parts:
         if part["kind"] not in CUSTOM:
             kubernetes_validate.validate(part, kubernetes_validate.latest_version(), strict=True)

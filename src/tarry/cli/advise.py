@@ -17,7 +17,7 @@ from tarry.cli import options as given
 from tarry.cli.control_view import plain
 from tarry.cli.installation import moment
 from tarry.cli.operator_command import operator_command
-from tarry.cli.output import block, confirm, line, note, print_error, print_json
+from tarry.cli.output import block, confirm, line, note, print_error, print_json, waiting
 from tarry.errors import SettingsError
 from tarry.operations.advice import PolicyAdvice
 from tarry.operations.protocol import Operations
@@ -45,7 +45,8 @@ async def advise(
     began = moment(since, "--since")
     if began is None:
         raise SettingsError("--since: give a duration such as 7d, or a time.")
-    found = await operations.advise_policies(since=began)
+    with waiting("Reading the history", quiet=as_json):
+        found = await operations.advise_policies(since=began)
     if as_json:
         print_json(plain(asdict(found)))
     else:

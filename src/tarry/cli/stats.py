@@ -17,7 +17,7 @@ from tarry.cli.control_view import plain
 from tarry.cli.installation import moment
 from tarry.cli.operator_command import operator_command
 from tarry.cli.options import AsJson
-from tarry.cli.output import line, note, print_json, print_table, shortened, table
+from tarry.cli.output import line, note, print_json, print_table, shortened, table, waiting
 from tarry.core.durations import humanise
 from tarry.core.printable import printable
 from tarry.errors import SettingsError
@@ -80,7 +80,10 @@ async def stats(
     wanted = _filter(since, until, over, queue=queue, policy=policy, error=error, owner=owner, attempt=attempt)
     dimensions = by or ([] if over else [Dimension.QUEUE])
     most = limit or (MOST if as_csv or as_json else MOST_SHOWN)
-    found = await operations.statistics(wanted, list(dict.fromkeys(dimensions)), by_time=over is not None, limit=most)
+    with waiting("Counting", quiet=as_json or as_csv):
+        found = await operations.statistics(
+            wanted, list(dict.fromkeys(dimensions)), by_time=over is not None, limit=most
+        )
     if as_json:
         print_json(plain(asdict(found)))
     elif as_csv:

@@ -48,7 +48,8 @@ async def send_test(name: Name, *, operations: Operations, as_json: AsJson = Fal
     Needs the variable of its secret, unless it runs with --api. If the endpoint takes the event, a webhook that was
     disabled is enabled. Exits 1 if the endpoint does not take it, 4 if there is no such webhook.
     """
-    answer = await operations.test_webhook(name)
+    with waiting(f"Waiting for the endpoint of {name}", quiet=as_json):
+        answer = await operations.test_webhook(name)
     if as_json:
         print_json(plain(asdict(answer)))
     elif answer.delivered:

@@ -17,6 +17,8 @@ LONG = {
     "audit prune --older-than 30d": "Deleting",
     "topology verify": "Reading the broker",
     "attach orders": "attaching",
+    "advise": "Reading the history",
+    "stats": "Counting",
     "cancel nobody": "cancelling",
 }
 """Commands, and what they show while they work."""

@@ -69,3 +69,14 @@ def test_every_status_that_is_described_is_in_the_table(api: ApiInstallation) ->
         if path.startswith("/api/") and status >= "400"
     }
     assert described <= told
+
+
+def test_the_reference_has_the_paths_that_a_service_describes(api: ApiInstallation) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "api-reference.md").read_text(encoding="utf-8")
+    described = {
+        f"{method.upper()} {path.removeprefix('/api/v1')}"
+        for path, operations in api.get("/openapi.json")["paths"].items()
+        for method in operations
+        if path.startswith("/api/v1/")
+    }
+    assert set(re.findall(r"^### ([A-Z]+ /\S*)$", page, re.MULTILINE)) == described
