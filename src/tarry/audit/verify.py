@@ -99,7 +99,7 @@ class Auditor:
         depths = await in_thread(lambda: read_depths(self.management, self.names), "audit depths")
         snapshot = await self._snapshot(depths)
         choose = short_queues if trust_statistics else deciding_queues
-        ready = await in_thread(lambda: self._ready(choose(snapshot, depths)), "audit ready counts")
+        ready = await in_thread(lambda: self.ready(choose(snapshot, depths)), "audit ready counts")
         fresh = depths.with_ready(ready)
         rows = await self._rows_of(empty_tiers(snapshot, fresh), fresh)
         verdict = await in_thread(lambda: judge(snapshot, fresh, rows, self.rules.grace), "audit verdict")
@@ -111,8 +111,10 @@ class Auditor:
     async def balance(self, *, since: datetime | None = None, queue: str | None = None) -> Balance:
         return await read_balance(self.session, self.rules.grace, since=since, queue=queue)
 
-    def _ready(self, queues: Collection[str]) -> dict[str, int]:
-        """For a user who may use the management API but not the broker, only the statistics are available."""
+    def ready(self, queues: Collection[str]) -> dict[str, int]:
+        """The current number of ready messages in these queues; none for a user without the permission to ask, who has
+        only the statistics.
+        """
         try:
             return ready_counts(self.address, queues) if queues else {}
         except BrokerUnreachableError:

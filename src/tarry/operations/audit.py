@@ -22,6 +22,7 @@ from tarry.operations.action_log import recorded
 from tarry.operations.context import OperatorContext
 from tarry.store.database import PostgresSession, SessionSettings
 from tarry.store.rows import Balance, Drift
+from tarry.tasks import in_thread
 
 WRITE_OFF = "tarry audit write-off"
 
@@ -180,10 +181,15 @@ def _tiers(reading: AuditReading) -> TierTotals:
 
 
 async def _reviews(auditor: Auditor, reading: AuditReading) -> int:
-    depth = reading.depths[auditor.names.review_queue]
-    if not depth.known or depth.messages:
+    """How many messages to publish to review again: all that are in review, if the queue is empty. The statistics of
+    the management API, which are seconds old, do not show it; but only they count messages that a consumer has.
+    """
+    queue = auditor.names.review_queue
+    depth = reading.depths[queue]
+    ready = (await in_thread(lambda: auditor.ready([queue]), "audit review queue")).get(queue, 0)
+    if not depth.known or depth.messages or ready:
         raise WrongStateError(
-            f"{auditor.names.review_queue} is not empty ({depth.messages}): publishing everything in review again "
+            f"{queue} is not empty ({max(depth.messages, ready)}): publishing everything in review again "
             "would duplicate those. Empty it first, or leave out --review."
         )
     return (await auditor.balance()).in_review
