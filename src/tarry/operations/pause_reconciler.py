@@ -33,7 +33,7 @@ from tarry.operations.paused_destination import (
     count_paused_destinations,
     read_paused_destinations,
 )
-from tarry.operations.release import Release
+from tarry.operations.release import AT_ONCE, Release
 from tarry.operations.throttle import (
     active_throttles,
     end_expired_throttles,
@@ -130,6 +130,8 @@ class PauseReconciler:
     _unknown: set[str] = field(default_factory=set)
     _releases: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _running: dict[str, Release] = field(default_factory=dict)
+    """The same releases."""
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
     _held: dict[str, int | None] = field(default_factory=dict)
     _counting: asyncio.Task[None] | None = None
 
@@ -164,7 +166,10 @@ class PauseReconciler:
         while all others return.
         """
         kept = {label for label, release in self._running.items() if release.is_endless} if but_throttles else set()
-        ended = [self._releases.pop(label) for label in self._releases.keys() - kept]
+        over = self._releases.keys() - kept
+        ended = [self._releases.pop(label) for label in over]
+        for label in over:
+            del self._running[label]
         for task in ended:
             task.cancel()
         await asyncio.gather(*ended, return_exceptions=True)
@@ -263,13 +268,12 @@ class PauseReconciler:
 
     def _release(self, paused_destinations: list[PausedDestination]) -> None:
         """Runs one task for each destination that is to be released; a task that ended early is started again."""
+        for label in [label for label, task in self._releases.items() if task.done()]:
+            self._tell(label, self._releases.pop(label))
+            del self._running[label]
         for paused in paused_destinations:
-            running = self._releases.get(paused.label)
-            if running is not None and running.done():
-                self._tell(paused.label, running)
-                running = None
-            if paused.state == "releasing" and running is None:
-                work = self._running[paused.label] = Release(self.context, paused)
+            if paused.state == "releasing" and paused.label not in self._releases:
+                work = self._running[paused.label] = Release(self.context, paused, self._slots)
                 self._releases[paused.label] = asyncio.create_task(work.run())
 
     def _show(self, paused_destinations: list[PausedDestination]) -> None:

@@ -118,7 +118,11 @@ def _filled(found: AuditFindings) -> dict[str, int]:
 
 
 def _stalled(found: AuditFindings) -> dict[str, int]:
-    return {stall.queue: stall.messages for stall in found.stalled}
+    """The fullest by name: each destination may have a stalled relay of its own."""
+    fullest = sorted(found.stalled, key=lambda stall: stall.messages, reverse=True)
+    named = {stall.queue: stall.messages for stall in fullest[:MOST_STALLED]}
+    more = sum(stall.messages for stall in fullest[MOST_STALLED:])
+    return named | ({OTHER: more} if more else {})
 
 
 def _attached(found: AuditFindings) -> dict[str, int]:
@@ -140,6 +144,9 @@ def _family(name: str, text: str, label: str, values: Mapping[str, float]) -> Ga
         family.add_metric([key], value)
     return family
 
+
+MOST_STALLED = 100
+"""Queues that have a label of their own: the fullest."""
 
 MOST_ANOMALIES = 100
 """That have a label of their own: the oldest."""
@@ -434,19 +441,24 @@ class Metrics:
         self._count_due(queues)
 
     def show_paused(self, found: Sequence[PausedDestination]) -> None:
-        """Shows what is throttled now."""
+        """Shows what is throttled now; those that share a label as their sum."""
         self.throttle.clear()
         self.throttle_held.clear()
         for one in found:
             if one.throttle is not None:
-                self.throttle.labels(self.queues(one.label)).set(one.throttle)
+                self.throttle.labels(self.queues(one.label)).inc(one.throttle)
                 if one.held is not None:
-                    self.throttle_held.labels(self.queues(one.label)).set(one.held)
+                    self.throttle_held.labels(self.queues(one.label)).inc(one.held)
 
     def show_breakers(self, found: Mapping[str, BreakerState]) -> None:
+        """Those that share a label as the most open of them."""
         self.breakers.clear()
+        highest: dict[str, int] = {}
         for destination, state in found.items():
-            self.breakers.labels(self.queues(destination)).set(_BREAKER_STATES.index(state))
+            label = self.queues(destination)
+            highest[label] = max(highest.get(label, 0), _BREAKER_STATES.index(state))
+        for label, number in highest.items():
+            self.breakers.labels(label).set(number)
 
     def count_breaker_change(self, destination: str, state: BreakerState) -> None:
         self.breaker_changes.labels(self.queues(destination), str(state)).inc()

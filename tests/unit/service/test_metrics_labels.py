@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from tarry.audit.maintenance import AuditFindings, Stall
+from tarry.audit.status import Counts
+from tarry.core.breaker import BreakerState
+from tarry.operations.paused_destination import PausedDestination
 from tarry.service.metrics import OTHER, Labels, Metrics, attempt
 from tarry.store.rows import RecordedReturn, Return
 
@@ -23,6 +30,45 @@ def test_a_thousand_queues_make_two_hundred_series_and_one() -> None:
     totals = {one.labels["queue"]: one.value for one in samples if one.name == "tarry_due_total"}
     assert len(totals) == 201
     assert totals[OTHER] == 800
+
+
+def values(metrics: Metrics, name: str) -> dict[str, float]:
+    """By the first label."""
+    found = [one for family in metrics.registry.collect() for one in family.samples if one.name == name]
+    return {next(iter(one.labels.values())): one.value for one in found}
+
+
+def test_stalled_queues_beyond_a_hundred_share_one_label() -> None:
+    metrics = Metrics()
+    stalled = tuple(Stall(f"retry.relay.q{number}", number, ()) for number in range(1, 10_001))
+    metrics.count_pass(AuditFindings(Counts(*[0] * 9), 0, 0, 0.0, stalled, {}, {}))
+    found = values(metrics, "tarry_stalled")
+    assert len(found) == 101
+    assert found["retry.relay.q10000"] == 10_000
+    assert sum(found.values()) == sum(range(1, 10_001)), "no message is left out"
+
+
+def test_throttled_destinations_that_share_a_label_are_summed() -> None:
+    metrics = Metrics()
+    moment = datetime.now(UTC)
+    one = PausedDestination(
+        *("", "queue", "", "releasing", moment, moment, None, None, False, timedelta(), 0),
+        *(None, None, None, 0, None, 3, 2),
+    )
+    metrics.show_paused([replace(one, label=f"queue-{number}") for number in range(1_000)])
+    for name, each in (("tarry_throttle_rate", 2), ("tarry_throttle_held", 3)):
+        found = values(metrics, name)
+        assert len(found) == 201
+        assert found[OTHER] == 800 * each
+
+
+def test_breakers_that_share_a_label_show_the_most_open_one() -> None:
+    metrics = Metrics()
+    states = dict.fromkeys(map(str, range(1_000)), BreakerState.CLOSED) | {"700": BreakerState.OPEN}
+    metrics.show_breakers(states)
+    found = values(metrics, "tarry_breaker_state")
+    assert len(found) == 201
+    assert found[OTHER] == 3
 
 
 def test_a_depth_that_nobody_can_tell_is_absent() -> None:
