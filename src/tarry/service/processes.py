@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 import socket
+import stat
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,8 @@ NOT_STARTED = "router process not started, trying again"
 NOT_ENDED = "router process did not stop in time, killed"
 
 CHUNK = 1 << 16
+
+STDERR = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,14 +231,31 @@ class Parent:
         os.set_blocking(self.fd, False)
         loop = asyncio.get_running_loop()
 
-        def is_gone() -> None:
-            with suppress(BlockingIOError):
-                if not os.read(self.fd, 1):
-                    loop.remove_reader(self.fd)
-                    stop.set()
+        def look() -> None:
+            if self._is_gone():
+                loop.remove_reader(self.fd)
+                _write_log_nowhere()
+                stop.set()
 
-        loop.add_reader(self.fd, is_gone)
+        loop.add_reader(self.fd, look)
+
+    def _is_gone(self) -> bool:
+        """Reading fails, instead of finding the end, if the parent has not read what was sent to it."""
+        try:
+            return not os.read(self.fd, 1)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def tell_ready(self) -> None:
         with suppress(OSError):  # it is gone
             os.write(self.fd, READY)
+
+
+def _write_log_nowhere() -> None:
+    """The parent passed on the lines of the log: without it, each of them would be an error."""
+    if stat.S_ISFIFO(os.fstat(STDERR).st_mode):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, STDERR)
+        os.close(nowhere)

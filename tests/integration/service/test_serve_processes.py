@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import urllib.request
@@ -18,14 +19,13 @@ Start = Callable[..., Router]
 
 
 def two_free_ports() -> int:
-    """The first of two neighbours that are free now."""
+    """The first of two neighbours that are free now, and that no connection gets as its own port."""
     while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
-            with contextlib.suppress(OSError, OverflowError):
-                other.bind(("127.0.0.1", port + 1))
-                return port
+        with socket.socket() as one, socket.socket() as other, contextlib.suppress(OSError):
+            port = random.randint(15_000, 32_000)
+            one.bind(("127.0.0.1", port))
+            other.bind(("127.0.0.1", port + 1))
+            return port
 
 
 def started(parent: Router, number: int) -> list[dict[str, Any]]:
@@ -40,6 +40,7 @@ def address(parent: Router, number: int, times: int = 1) -> str:
         deadline=START,
         what=f"process {number} to start",
     )
+    assert parent.running, f"the routers ended: {parent.log.read_text()[-2000:]}"
     found = str(started(parent, number)[times - 1]["http"])
     wait_for(lambda: is_ready(found), deadline=START, what=f"process {number} to be ready")
     return found

@@ -6,14 +6,17 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from tarry.service import processes
 from tarry.service.processes import Command, Processes, pass_on
+from tests.support.waiting import wait_for
 
 READS_PARENT = "import os, signal, sys, time; fd = int(sys.argv[-1].partition(':')[2])\n"
 READY = READS_PARENT + "os.write(fd, b'R')\n"
@@ -111,26 +114,35 @@ def test_processes_kill_one_that_does_not_stop() -> None:
     assert [one["process"] for one in logged if one["event"] == processes.NOT_ENDED] == [1]
 
 
-def test_processes_see_the_end_of_their_parent() -> None:
-    """The parent here is a process of its own, which ends without a word to its child."""
-    child = READS_PARENT + "print(len(os.read(fd, 1)), file=sys.stderr, flush=True)"
-    parent = (
-        "import asyncio, os, sys; from tarry.service.processes import Command\n"
-        "async def main():\n"
-        f"    await Command(1, ('-c', {child!r}), dict(os.environ)).start()\n"
-        "    os._exit(0)\n"
-        "sys.stderr.isatty = lambda: True\n"
-        "asyncio.run(main())"
-    )
-
-    async def run() -> bytes:
-        started = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", parent, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
-        )
-        _, errors = await asyncio.wait_for(started.communicate(), 60)
-        return errors
-
-    assert asyncio.run(run()).split() == [b"0"]
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_processes_stop_when_their_parent_is_gone(tmp_path: Path, *, is_ready: bool) -> None:
+    """The parent here is a process of its own, which is killed. What its child writes to the log goes nowhere then."""
+    told = tmp_path / "told"
+    child = f"""
+import asyncio, os, pathlib, sys
+from tarry.service.processes import Parent
+async def main():
+    stop, parent = asyncio.Event(), Parent.parse(sys.argv[-1])
+    parent.watch(stop)
+    if {is_ready}:
+        parent.tell_ready()
+    print("runs", file=sys.stderr, flush=True)
+    await stop.wait()
+    print("ends", file=sys.stderr, flush=True)
+    pathlib.Path({str(told)!r}).touch()
+asyncio.run(main())
+"""
+    parent = f"""
+import asyncio, os, signal
+from tarry.service.processes import Command, Processes
+def write(lines):
+    if b"runs" in lines:
+        os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(Processes([Command(1, ("-c", {child!r}), dict(os.environ))], write).run())
+"""
+    ended = subprocess.run([sys.executable, "-c", parent], check=False, timeout=60, stderr=subprocess.DEVNULL)
+    assert ended.returncode == -signal.SIGKILL
+    wait_for(told.exists, deadline=60, what="the child to stop")
 
 
 def test_pass_on_writes_whole_lines() -> None:
