@@ -119,7 +119,7 @@ def test_processes_stop_when_their_parent_is_gone(tmp_path: Path, *, is_ready: b
     """The parent here is a process of its own, which is killed. What its child writes to the log goes nowhere then."""
     told = tmp_path / "told"
     child = f"""
-import asyncio, os, pathlib, sys
+import asyncio, os, pathlib, sys, uvloop
 from tarry.service.processes import Parent
 async def main():
     stop, parent = asyncio.Event(), Parent.parse(sys.argv[-1])
@@ -130,7 +130,7 @@ async def main():
     await stop.wait()
     print("ends", file=sys.stderr, flush=True)
     pathlib.Path({str(told)!r}).touch()
-asyncio.run(main())
+uvloop.run(main())
 """
     parent = f"""
 import asyncio, os, signal
