@@ -46,8 +46,8 @@ class Run:
 
     start_s: float
     """From the start of the process until it is ready."""
-    first_per_s: float
-    """Requests a second while each destination is seen for the first time."""
+    first_per_s: float | None
+    """Requests a second while each destination is seen for the first time; None if that was over at the first look."""
     per_s: float
     """Requests a second after that."""
     peak_mib: float
@@ -94,15 +94,15 @@ def run(space: Space, destinations: int, first: int, measured: int) -> Run:
     started = time.perf_counter()
     with serving(space) as service:
         start_s = wait_ready(service) - started
-        seen = [one for one in service.wait_scheduled(first + measured) if one[1] > 0]
+        seen = service.wait_scheduled(first + measured)
         begins = next(one for one in seen if one[1] >= first)
         scrape = read(service, "/metrics").count("\n")
-        return Run(start_s, rate(seen[0], begins), rate(begins, seen[-1]), service.peak_rss(), scrape)
+        first_per_s = rate(seen[0], begins) if begins is not seen[0] else None
+        return Run(start_s, first_per_s, rate(begins, seen[-1]), service.peak_rss(), scrape)
 
 
 def rate(start: tuple[float, float], end: tuple[float, float]) -> float:
-    """If all was done at one look, there is no rate."""
-    return (end[1] - start[1]) / (end[0] - start[0]) if end[0] > start[0] else float("nan")
+    return (end[1] - start[1]) / (end[0] - start[0])
 
 
 def wait_ready(service: Serving) -> float:
@@ -142,8 +142,8 @@ def judged(few: Sequence[Run], many: Sequence[Run]) -> tuple[dict[str, object], 
     return shown, kept
 
 
-def _rounded(one: Run) -> dict[str, float]:
-    return {name: round(value, 1) for name, value in asdict(one).items()}
+def _rounded(one: Run) -> dict[str, float | None]:
+    return {name: None if value is None else round(value, 1) for name, value in asdict(one).items()}
 
 
 def _arguments() -> argparse.Namespace:

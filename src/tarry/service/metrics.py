@@ -370,8 +370,8 @@ class Metrics:
         self.confirm.observe(result.confirmed_s)
         self.duplicates.inc(len(result.duplicates))
         # Looking up a label costs more than adding: do it once per label in the batch, not once per message.
-        for queue, plans in _by_queue(result.moved).items():
-            self._count_queue(self.queues(queue), plans)
+        for label, plans in self._by_label(result.moved).items():
+            self._count_queue(label, plans)
         for (policy, over), times in Tally(_over_budget(result.moved)).items():
             self.budgets.labels(policy, over).inc(times)
         for (policy, became), times in Tally(_by_history(result.moved)).items():
@@ -380,6 +380,13 @@ class Metrics:
             self.stuck.labels(outcome.value).inc(times)
         for outcome, times in Tally(outcome for _, outcome in result.detours).items():
             self.detours.labels(outcome.value).inc(times)
+
+    def _by_label(self, plans: Iterable[RoutePlan]) -> dict[str, list[RoutePlan]]:
+        """Those of most queues share one, if there are thousands."""
+        found: dict[str, list[RoutePlan]] = {}
+        for plan in plans:
+            found.setdefault(self.queues(plan.queue), []).append(plan)
+        return found
 
     def _count_queue(self, queue: str, plans: list[RoutePlan]) -> None:
         self._count_outcomes("failed", queue, list(_failed_attempts(plans)))
@@ -520,13 +527,6 @@ class Metrics:
         self.policies.clear()
         for policy in policies:
             self.policies.labels(policy.name, str(policy.max_retries)).set(1)
-
-
-def _by_queue(plans: Iterable[RoutePlan]) -> dict[str, list[RoutePlan]]:
-    found: dict[str, list[RoutePlan]] = {}
-    for plan in plans:
-        found.setdefault(plan.queue, []).append(plan)
-    return found
 
 
 def _over_budget(plans: Iterable[RoutePlan]) -> Iterator[tuple[str, str]]:

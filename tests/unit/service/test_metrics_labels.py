@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import cast
 
 from tarry.audit.maintenance import AuditFindings, Stall
 from tarry.audit.status import Counts
 from tarry.core.breaker import BreakerState
 from tarry.operations.paused_destination import PausedDestination
+from tarry.router.plan import RoutePlan
 from tarry.service.metrics import OTHER, Labels, Metrics, attempt
 from tarry.store.rows import RecordedReturn, Return
 
@@ -30,6 +33,14 @@ def test_a_thousand_queues_make_two_hundred_series_and_one() -> None:
     totals = {one.labels["queue"]: one.value for one in samples if one.name == "tarry_due_total"}
     assert len(totals) == 201
     assert totals[OTHER] == 800
+
+
+def test_a_batch_of_a_thousand_queues_is_counted_in_two_hundred_and_one_parts() -> None:
+    """Counting is most expensive for each label."""
+    plans = [cast("RoutePlan", SimpleNamespace(queue=f"queue-{number}")) for number in range(1_000)]
+    parts = Metrics()._by_label(plans)
+    assert len(parts) == 201
+    assert sum(map(len, parts.values())) == 1_000
 
 
 def values(metrics: Metrics, name: str) -> dict[str, float]:
