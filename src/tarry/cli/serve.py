@@ -98,6 +98,7 @@ def serve_several(settings: Settings, arguments: Sequence[str]) -> int:
     check_exposure(settings)
     set_up_logs(settings.log_format, settings.service_name)
     settings.read_topology()
+    _ = settings.dsn  # raises if it is not set
     first, number = settings.http_port, settings.processes
     if first + number - 1 > HIGHEST_PORT:
         raise SettingsError(
