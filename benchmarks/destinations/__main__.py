@@ -65,7 +65,7 @@ def main() -> int:
         declared_s = time.monotonic() - began
         for place in range(asked.rounds):
             turn = [(small, FEW, few), (large, asked.destinations, many)]
-            for space, number, found in turn if place % 2 == 0 else reversed(turn):
+            for space, number, found in turn[:: 1 if place % 2 == 0 else -1]:
                 found.append(run(space, number, asked.destinations, asked.measured))
         version = on.broker.version
     shown, kept = judged(few, many)

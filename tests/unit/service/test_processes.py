@@ -51,12 +51,14 @@ class Log:
         return found
 
 
-def run_until(programs: Sequence[str], pattern: str, times: int = 1, **rules: float) -> tuple[int, list[str]]:
+def run_until(
+    programs: Sequence[str], pattern: str, times: int = 1, last_seconds: float = 60.0
+) -> tuple[int, list[str]]:
     """Stops them when their log matches so often; the exit code, and the matches."""
 
     async def run() -> tuple[int, list[str]]:
         log = Log()
-        parent = Processes(commands(*programs), log.write, first_pause=0.01, **rules)
+        parent = Processes(commands(*programs), log.write, first_pause=0.01, last_seconds=last_seconds)
         running = asyncio.create_task(parent.run())
         found = await log.wait(pattern, times)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tarry.core.names import AUTOMATIC, GATE_KINDS, LAYOVER, RESERVED, Destination, Kind, Names
 from tarry.topology.blueprint import first_gate, former_first_gate
@@ -82,7 +82,7 @@ def check_relays(expected: Expected, live: Live) -> Iterator[Finding]:
     names = expected.names
     for destination in destinations(expected, live):
         # Of ten thousand destinations most have neither: what they should be like is not worked out.
-        standing_parts = (
+        standing_parts: tuple[tuple[Queue | None, Callable[[Destination], Queue | None]], ...] = (
             (live.queues.get(names.relay_queue(destination)), expected.relay_of),
             (live.queues.get(names.held_queue(destination)), expected.held_of),
         )
