@@ -23,7 +23,7 @@ Run it on yours.
 
 DO = """## What to do at each wall
 
-- **A router process is full**: start more `tarry serve`, or several with one command, `tarry serve --processes N`
+- **A router process is full**: start more `tarry serve`, or several with one command, `tarry serve --processes 4`
   ([running.md](running.md#several-processes-from-one-command)). They share the request queue, and claims in Postgres
   keep them apart. Give them cores of their own; what several do on one machine is measured in
   [performance.md](performance.md#several-routers-on-one-machine).
