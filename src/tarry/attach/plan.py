@@ -112,7 +112,7 @@ def users_policy(survey: BrokerSnapshot, queue: UserQueue, chosen: BrokerPolicy 
     Of two with equal priority it is `chosen`, or the one chosen when the queue was attached.
     """
     others = survey.users_policies
-    if queue.policy in others:
+    if queue.policy is not None and queue.policy in others:
         return others[queue.policy]
     record = record_of(live_policy(survey, queue.name))
     before = chosen or (others.get(record.base or "") if record else None)

@@ -18,7 +18,12 @@ from tarry.operations import pause_reconciler
 from tarry.operations.context import OperatorContext
 from tarry.operations.pause import Pause, Scope, active_pauses, pause, resume
 from tarry.operations.pause_reconciler import PauseReconciler, Watchers
-from tarry.operations.paused_destination import assert_throttle, begin_pause, read_paused_destinations
+from tarry.operations.paused_destination import (
+    assert_pause,
+    assert_throttle,
+    begin_pause,
+    read_paused_destinations,
+)
 from tarry.operations.release import Release
 from tarry.operations.throttle import set_rate, throttle
 from tests.integration.operations.operators import Operator
@@ -261,11 +266,10 @@ def test_pause_reconciler_creates_only_bindings_that_the_broker_lacks(
     """Creating all of ten thousand paused destinations again would take minutes, in which nothing expires."""
     channel, asserted = operator.installation.channel, list[str]()
     queues = [operator.installation.declare(f"orders{number}") for number in range(4)]
-    original = pause_reconciler.assert_pause
 
     async def counting(context: OperatorContext, holder: Destination) -> None:
         asserted.append(holder.label)
-        await original(context, holder)
+        await assert_pause(context, holder)
 
     async def act(context: OperatorContext) -> list[list[str]]:
         for queue in queues:
