@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 from benchmarks.router.stage import ORIGIN, Space
 from tarry.amqp.field_tables import entry
@@ -14,35 +14,46 @@ from tarry.amqp.publisher import Message, Publisher, PublishOutcome
 BODY = bytes(range(256)) * 2
 _numbers = itertools.count()
 
-HEADERS = b"".join(
-    (
-        entry("original_queue", ORIGIN),
-        entry("retry_count", 0),
-        entry("error_type", "Timeout"),
-        entry("error_reason", "the other side took too long"),
+
+def headers_for(queue: str) -> bytes:
+    return b"".join(
+        (
+            entry("original_queue", queue),
+            entry("retry_count", 0),
+            entry("error_type", "Timeout"),
+            entry("error_reason", "the other side took too long"),
+        )
     )
-)
 
 
-def request(more: bytes = b"") -> Message:
+HEADERS = headers_for(ORIGIN)
+
+
+def request(more: bytes = b"", origin: str = ORIGIN) -> Message:
     """Into the intake, the one exchange that leads to the request queue; with more headers, encoded."""
     number = next(_numbers)
-    properties = Properties(headers=HEADERS + more, delivery_mode=PERSISTENT, message_id=b"m-%d" % number)
-    return Message("retry.intake", ORIGIN, properties, BODY, f"m-{number}")
+    headers = HEADERS if origin == ORIGIN else headers_for(origin)
+    properties = Properties(headers=headers + more, delivery_mode=PERSISTENT, message_id=b"m-%d" % number)
+    return Message("retry.intake", origin, properties, BODY, f"m-{number}")
 
 
-async def fill(space: Space, count: int, more: Callable[[], bytes] = bytes) -> None:
-    """So many requests, confirmed. `more` makes more headers for each."""
+async def fill(
+    space: Space, count: int, more: Callable[[], bytes] = bytes, origins: Iterator[str] | None = None
+) -> None:
+    """So many requests, confirmed. `more` makes more headers for each; `origins` are their queues."""
     publisher = await Publisher.open(space.address, "benchmark: load")
     try:
         for start in range(0, count, 1000):
-            await send(publisher, min(1000, count - start), more)
+            await send(publisher, min(1000, count - start), more, origins)
     finally:
         await publisher.link.close()
 
 
-async def send(publisher: Publisher, count: int, more: Callable[[], bytes] = bytes) -> None:
-    outcomes = await publisher.publish([request(more()) for _ in range(count)])
+async def send(
+    publisher: Publisher, count: int, more: Callable[[], bytes] = bytes, origins: Iterator[str] | None = None
+) -> None:
+    queues = itertools.repeat(ORIGIN) if origins is None else origins
+    outcomes = await publisher.publish([request(more(), queue) for queue in itertools.islice(queues, count)])
     if set(outcomes) - {PublishOutcome.CONFIRMED}:
         raise RuntimeError(f"the broker did not take every request: {set(outcomes)}")
 

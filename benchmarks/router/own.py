@@ -47,6 +47,12 @@ class Serving:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
+    def peak_rss(self) -> float:
+        """The most resident memory that it ever had, in MiB."""
+        found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{self.process.pid}/status").read_text(), re.MULTILINE)
+        assert found
+        return int(found[1]) / 1024
+
     def wait_scheduled(self, count: float) -> list[tuple[float, float]]:
         """Until so many were scheduled; the moments and counts seen on the way."""
         seen = [(time.perf_counter(), self.metric("retries_scheduled_total"))]

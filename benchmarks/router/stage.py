@@ -81,7 +81,7 @@ class Stage:
             try:
                 yield self._furnish(name, Path(folder), delay, bare=bare)
             finally:
-                management.request(api, f"vhosts/{name}", method="DELETE", timeout=60)
+                management.request(api, f"vhosts/{name}", method="DELETE", timeout=600)
                 with psycopg.connect(self.postgres.dsn(), autocommit=True) as connection:
                     connection.execute(f"drop database {name} with (force)")
 

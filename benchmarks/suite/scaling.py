@@ -23,8 +23,9 @@ Run it on yours.
 
 DO = """## What to do at each wall
 
-- **A router process is full**: start more `tarry serve`. They share the request queue, and claims in Postgres keep them
-  apart. Give them cores of their own; what several do on one machine is measured in
+- **A router process is full**: start more `tarry serve`, or several with one command, `tarry serve --processes 4`
+  ([running.md](running.md#several-processes-from-one-command)). They share the request queue, and claims in Postgres
+  keep them apart. Give them cores of their own; what several do on one machine is measured in
   [performance.md](performance.md#several-routers-on-one-machine).
 - **A tier, a relay or the tap is full**: a queue is one process of the broker, on one core. Divide the load: policies
   with different delays have tiers of their own; an installation with another `prefix`, or in another vhost, has its own

@@ -2,16 +2,15 @@
 
 The rate is raised step by step until returns are later than `BOUND_MS` at the 99th percentile, or until requests or
 returns are still outstanding well after the last request was due: then the backlog grows. One rate between the last
-that was carried and the first that was not is tried too.
+that was carried and the first that was not is tried too. All contenders take turns, step by step.
 """
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 
 from benchmarks.contenders import tarry
 from benchmarks.contenders.marks import ARRIVED, RECORDED
@@ -28,7 +27,7 @@ STEP_S = 30.0
 RAISE = 1.5
 LEAST_RATE = 5
 MOST_STEPS = 9
-START = 8
+START = 4
 """The first rate is this part of what the contender's size stands for, which is a quarter of a minute of work."""
 QUARTER_S = 15
 
@@ -82,9 +81,15 @@ def climb(start: int, measure: Callable[[int], Step]) -> Iterator[Step]:
 
 
 def run(bench: Bench) -> None:
-    for one in bench.contenders:
-        for job in jobs(one):
-            bench.attempt(NAME, subject(one, job), partial(_climb, bench, one, job))
+    """All take one step in turn, each time another one first: what else the machine does meets all alike."""
+    climbs = [Climb(bench, one, job) for one in bench.contenders for job in jobs(one)]
+    for place in itertools.count():
+        climbs = [one for one in climbs if not one.is_over]
+        if not climbs:
+            return
+        first = place % len(climbs)
+        for one in (*climbs[first:], *climbs[:first]):
+            bench.attempt(NAME, one.subject, one.step)
 
 
 def jobs(one: Contender) -> list[Job]:
@@ -96,16 +101,6 @@ def subject(one: Contender, job: Job) -> str:
     return f"{one.slug}, {job.variant}" if job.variant else one.slug
 
 
-def _climb(bench: Bench, one: Contender, job: Job) -> None:
-    with contextlib.ExitStack() as stack:
-        attempt = _Attempt(bench, one, job, stack)
-        best = 0
-        for step in climb(max(LEAST_RATE, one.size // QUARTER_S // START), attempt.measure):
-            best = max(best, step.rate if step.carried else 0)
-            _note(bench, subject(one, job), step)
-        bench.note(NAME, subject(one, job), 0, per_s=best)
-
-
 def _note(bench: Bench, name: str, step: Step) -> None:
     figures = {"p99 ms": step.p99_ms, "early": step.early_share, "cpu µs": step.cpu_us, "MiB": step.mib}
     bench.note(NAME, name, 0, **{f"{key} at {step.rate}/s": value for key, value in figures.items()})
@@ -114,29 +109,44 @@ def _note(bench: Bench, name: str, step: Step) -> None:
 
 
 @dataclass
-class _Attempt:
-    """Runs the contender, and starts it anew after a load that it did not carry."""
+class Climb:
+    """The steps of one contender. It is started anew for each."""
 
     bench: Bench
     contender: Contender
     job: Job
-    stack: contextlib.ExitStack
-    one: Running | None = None
+    is_over: bool = False
+    _best: int = 0
+    _steps: Iterator[Step] = field(init=False)
+
+    def __post_init__(self) -> None:
+        start = max(LEAST_RATE, self.contender.size // QUARTER_S // START)
+        self._steps = climb(start, self.measure)
+
+    @property
+    def subject(self) -> str:
+        return subject(self.contender, self.job)
+
+    def step(self) -> None:
+        """Takes the next step, or says what was carried if there is none. If it breaks, it takes no more."""
+        try:
+            found = next(self._steps, None)
+        except Exception:
+            self.is_over = True
+            raise
+        if found is None:
+            self.is_over = True
+            self.bench.note(NAME, self.subject, 0, per_s=self._best)
+            return
+        self._best = max(self._best, found.rate if found.carried else 0)
+        _note(self.bench, self.subject, found)
 
     def measure(self, rate: int) -> Step:
-        one = self.one or self._start()
-        step = self._step(one, rate)
-        if not step.carried:
-            self.stack.close()
-            self.one = None
-        return step
-
-    def _start(self) -> Running:
-        self.one = one = self.stack.enter_context(running(self.bench.on, self.contender, self.job))
-        one.watch()
-        one.start()
-        warm_up(one)
-        return one
+        with running(self.bench.on, self.contender, self.job) as one:
+            one.watch()
+            one.start()
+            warm_up(one)
+            return self._step(one, rate)
 
     def _step(self, one: Running, rate: int) -> Step:
         seconds = max(2.0, STEP_S * min(self.bench.scale, 1.0))

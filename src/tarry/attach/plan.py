@@ -13,8 +13,6 @@ from tarry.attach.own_policy import (
     apply_to,
     belongs_to,
     fallback_name,
-    is_own,
-    is_readable,
     pattern_for,
     policy_name,
 )
@@ -113,16 +111,16 @@ def users_policy(survey: BrokerSnapshot, queue: UserQueue, chosen: BrokerPolicy 
 
     Of two with equal priority it is `chosen`, or the one chosen when the queue was attached.
     """
-    others = {policy.name: policy for policy in survey.policies if not is_own(policy)}
-    if queue.policy in others:
+    others = survey.users_policies
+    if queue.policy is not None and queue.policy in others:
         return others[queue.policy]
     record = record_of(live_policy(survey, queue.name))
     before = chosen or (others.get(record.base or "") if record else None)
     # A pattern that Python cannot parse would be assumed to match; it counts only if the broker reports it, or did so
     # at attach.
-    strongest = policy_for(
-        queue.as_queue(), (one for one in others.values() if one is before or is_readable(one.pattern))
-    )
+    known = survey.readable_policies
+    unreadable = () if before is None or before in known else (before,)
+    strongest = policy_for(queue.as_queue(), (*known, *unreadable))
     if before is None or strongest is None or not before.fits(queue.as_queue()):
         return strongest
     if before.priority == strongest.priority:
@@ -172,18 +170,11 @@ def _no_fallback(other: Situation) -> AttachFinding:
 
 def live_policy(survey: BrokerSnapshot, queue: str) -> BrokerPolicy | None:
     """Tarry's policy for a queue as it exists on the broker, or None."""
-    return _own(survey, policy_name(queue))
+    return survey.own_policies.get(policy_name(queue))
 
 
 def live_fallback(survey: BrokerSnapshot, queue: str) -> BrokerPolicy | None:
-    return _own(survey, fallback_name(queue))
-
-
-def _own(survey: BrokerSnapshot, name: str) -> BrokerPolicy | None:
-    for policy in survey.policies:
-        if policy.name == name and belongs_to(policy, survey.names.intake):
-            return policy
-    return None
+    return survey.own_policies.get(fallback_name(queue))
 
 
 def record_of(policy: BrokerPolicy | None) -> PolicyRecord | None:
@@ -195,8 +186,9 @@ def _policy(survey: BrokerSnapshot, queue: UserQueue, merged: Merged, ours: Brok
 
     There is room for the fallback below it. A priority that is high enough already stays unchanged.
     """
-    matching = (*_matching(queue, survey.policies), *_matching(_retyped(queue), survey.policies))
-    needed = max((policy.priority + 2 for policy in matching if not is_own(policy)), default=LOWEST_PRIORITY)
+    others = survey.users_policies.values()
+    matching = (*_matching(queue, others), *_matching(_retyped(queue), others))
+    needed = max((policy.priority + 2 for policy in matching), default=LOWEST_PRIORITY)
     return BrokerPolicy(
         name=policy_name(queue.name),
         pattern=pattern_for(queue.name, merged.record),
@@ -248,8 +240,9 @@ def _ties(survey: BrokerSnapshot, at: Situation) -> Iterable[AttachFinding]:
     """The broker does not define which of two policies of equal priority applies; any change may switch it."""
     if at.base is None:
         return
-    equals = [policy.name for policy in _matching(at.queue, survey.policies) if policy.priority == at.base.priority]
-    rivals = sorted(name for name in equals if name not in (at.base.name, policy_name(at.queue.name)))
+    others = (policy for policy in survey.policies if policy.name not in survey.own_policies)
+    equals = [policy.name for policy in _matching(at.queue, others) if policy.priority == at.base.priority]
+    rivals = sorted(name for name in equals if name != at.base.name)
     if rivals:
         yield warning(
             f"policies {at.base.name!r} and {', '.join(map(repr, rivals))} match with the same priority: the keys of "

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 from tarry.amqp.management import Management
+from tarry.attach.own_policy import belongs_to, is_own, is_readable
 from tarry.core.names import GATE_KINDS, Names
 from tarry.errors import BrokerError, SettingsError, TopologyMismatchError
 from tarry.topology.blueprint import first_gate, former_first_gate
@@ -59,9 +61,12 @@ def _stuck(about: Mapping[str, Any]) -> int:
     return max(0, int(total) - int(ready) - int(unacked))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BrokerSnapshot:
-    """One vhost: its snapshot, its queues in more detail, and the names of this installation."""
+    """One vhost: its snapshot, its queues in more detail, and the names of this installation.
+
+    Ten thousand attached queues have twenty thousand policies, so policies are indexed.
+    """
 
     names: Names
     live: Live
@@ -78,6 +83,21 @@ class BrokerSnapshot:
     @property
     def operator_policies(self) -> tuple[BrokerPolicy, ...]:
         return self.live.operator_policies or ()
+
+    @cached_property
+    def own_policies(self) -> Mapping[str, BrokerPolicy]:
+        """Those that attach has set for this installation, by name."""
+        return {policy.name: policy for policy in self.policies if belongs_to(policy, self.names.intake)}
+
+    @cached_property
+    def users_policies(self) -> Mapping[str, BrokerPolicy]:
+        """Those that no installation of tarry has set, by name."""
+        return {policy.name: policy for policy in self.policies if not is_own(policy)}
+
+    @cached_property
+    def readable_policies(self) -> tuple[BrokerPolicy, ...]:
+        """Those of them whose pattern Python can parse."""
+        return tuple(policy for policy in self.users_policies.values() if is_readable(policy.pattern))
 
 
 def read_snapshot(management: Management, names: Names) -> BrokerSnapshot:

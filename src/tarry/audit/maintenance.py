@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from heapq import nsmallest
 
 import structlog
 
@@ -40,6 +41,7 @@ from tarry.store.rows import GRACE, StuckLimits, Success
 from tarry.tasks import in_thread, sleep_unless
 
 MOST_NAMED = 20
+"""Destinations behind one stalled queue, and log lines of one kind in each pass; the others are counted."""
 
 Flow = Mapping[tuple[str, str], int]
 """(tier, destination queue) to a number of messages."""
@@ -62,33 +64,47 @@ def stalls(before: Depths, now: Depths, between: Flow, recent: Flow, overdue: Fl
     """Queues whose dead-letter worker held messages at both readings, while nothing passed `between` them. `recent`
     goes back further, to name possible destinations: the tap also sees messages that their destination then refuses.
     """
-    names = now.names
     both = {name: min(before[name].moving, depth.moving) for name, depth in {**now.tiers, **now.relays}.items()}
+    passed, owed, gone = (DestinationsByQueue.of(flow, now) for flow in (between, overdue, recent))
     return [
-        Stall(name, count, tuple(_behind(name, now, recent, overdue)))
+        Stall(name, count, tuple(_behind(name, now.names, owed, gone)))
         for name, count in sorted(both.items())
-        if count and not any(_goes_through(name, key, names, now) for key in between)
+        if count and not passed.of_queue(name)
     ]
 
 
-def _goes_through(queue: str, key: tuple[str, str], names: Names, depths: Depths) -> bool:
-    """Whether a message from this tier to this destination passes the queue. Any message may pass the ladder."""
-    tier, destination = key
-    found = names.parse(queue)
-    if found is not None and found.kind == "relay":
-        own = names.relay_queue(Destination("queue", destination))
-        return queue == (own if own in depths.queues else names.relay)
-    return queue == tier or (found is not None and found.kind == "ladder")
+@dataclass(frozen=True, slots=True)
+class DestinationsByQueue:
+    """The destinations of the messages that pass each queue. Indexed: there may be thousands of stalled relays, and
+    messages to thousands of destinations.
+    """
+
+    names: Names
+    queues: Mapping[str, set[str]]
+    everything: set[str]
+    """Any message may pass the ladder."""
+
+    @classmethod
+    def of(cls, flow: Flow, depths: Depths) -> DestinationsByQueue:
+        names, queues = depths.names, defaultdict[str, set[str]](set)
+        everything = {destination for _, destination in flow}
+        for tier, destination in flow:
+            queues[tier].add(destination)
+        for destination in everything:
+            own = names.relay_queue(Destination("queue", destination))
+            queues[own if own in depths.queues else names.relay].add(destination)
+        return cls(names, queues, everything)
+
+    def of_queue(self, name: str) -> set[str]:
+        found = self.names.parse(name)
+        return self.everything if found is not None and found.kind == "ladder" else self.queues.get(name, set())
 
 
-def _behind(queue: str, depths: Depths, recent: Flow, overdue: Flow) -> list[str]:
+def _behind(queue: str, names: Names, owed: DestinationsByQueue, gone: DestinationsByQueue) -> list[str]:
     """The destination in the relay's name; otherwise those with overdue retries, or else those with recent returns."""
-    names = depths.names
     if (label := names.destination_label(queue)) is not None:
         return [label]
-    owed = [key for key in overdue if _goes_through(queue, key, names, depths)]
-    gone = [key for key in recent if _goes_through(queue, key, names, depths)]
-    return sorted({destination for _, destination in owed or gone})[:MOST_NAMED]
+    return nsmallest(MOST_NAMED, owed.of_queue(queue) or gone.of_queue(queue))
 
 
 log = structlog.get_logger()
@@ -357,13 +373,14 @@ def _log(findings: AuditFindings) -> None:
         log.warning("retries late", number=findings.late, oldest_s=round(findings.oldest_overdue_s))
     if findings.stuck:
         log.warning("attempts stuck", number=findings.stuck, do="run `tarry stuck`")
-    for stall in findings.stalled:
+    for stall in findings.stalled[:MOST_NAMED]:
         log.warning("queue stalled", queue=stall.queue, messages=stall.messages, behind=list(stall.destinations))
-    for found in findings.attachments or ():
-        if found.state.may_lose_rejects:
-            log.error(
-                "attachment is not in effect",
-                queue=found.destination.name,
-                state=str(found.state),
-                detail=found.detail,
-            )
+    if (more := len(findings.stalled) - MOST_NAMED) > 0:
+        log.warning("more queues stalled", number=more, do="see tarry_stalled")
+    ineffective = [one for one in findings.attachments or () if one.state.may_lose_rejects]
+    for found in ineffective[:MOST_NAMED]:
+        log.error(
+            "attachment is not in effect", queue=found.destination.name, state=str(found.state), detail=found.detail
+        )
+    if (more := len(ineffective) - MOST_NAMED) > 0:
+        log.error("more attachments are not in effect", number=more, do="run `tarry attach --list`")

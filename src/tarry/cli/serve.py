@@ -9,7 +9,7 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any
@@ -23,6 +23,7 @@ from tarry.audit.maintenance import AuditPass, AuditPassRules
 from tarry.cli.config import Given, SettingsFile
 from tarry.cli.logs import action_writer, set_up_logs
 from tarry.cli.options import TopologyFolder
+from tarry.errors import SettingsError
 from tarry.events.outbox import Outbox
 from tarry.events.webhooks import WebhookDeliveries
 from tarry.operations import action_log, budgets, cancel_reconciler, intake, pause_reconciler, stuck
@@ -35,12 +36,14 @@ from tarry.service.app import BackgroundTask, Service, build_service
 from tarry.service.connections import IntakeSwitch
 from tarry.service.heartbeat import Heartbeat
 from tarry.service.metrics import Metrics
+from tarry.service.processes import PARENT_OPTION, Command, Parent, Processes
 from tarry.service.tracing import span_sender
 from tarry.settings import Settings, load_settings
 from tarry.settings.model import span_of
 from tarry.settings.sources import given_from
 from tarry.store.claims import Store
 from tarry.store.database import migrate
+from tarry.tasks import sleep_unless
 from tarry.topology.model import Topology
 from tarry.topology.record import described
 
@@ -48,6 +51,14 @@ log = structlog.get_logger()
 
 UNUSED_SETTING = "setting has no effect"
 NOTHING_POLLS = "nothing polls, the broker returns each retry when it is due"
+
+PROGRAM = ("-P", "-m", "tarry", "serve")
+"""Of one of several processes: this Python, whatever else is in the current folder."""
+
+HIGHEST_PORT = 65_535
+
+READY_EVERY = 0.1
+"""Seconds between two checks of whether a process is ready for the first time."""
 
 HTTP_CLOSE_SECONDS = 1.0
 LAST_CLOSE_SECONDS = 2.0
@@ -63,16 +74,52 @@ MANAGEMENT_TIMEOUT = 10
 """Timeout of requests to the management API in an audit pass, in seconds."""
 
 
-def serve(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT; SIGHUP reloads the topology."""
+def serve(settings: Settings, parent: Parent | None = None) -> None:
+    """Run until SIGTERM or SIGINT; SIGHUP reloads the topology. Several processes have a parent."""
     from tarry.web.app import check_exposure, listen  # noqa: PLC0415 - FastAPI is slow to import, and only for this
 
     check_exposure(settings)
     set_up_logs(settings.log_format, settings.service_name)
+    if parent is not None:
+        structlog.contextvars.bind_contextvars(process=parent.number)
     topology = settings.read_topology()
     if settings.retry_poll_interval_ms is not None:
         log.warning(UNUSED_SETTING, setting="RETRY_POLL_INTERVAL_MS", do="remove it: " + NOTHING_POLLS)
-    _run(_serve(topology, settings, actor(), listen(settings.http_host, settings.http_port)))
+    _run(_serve(topology, settings, actor(), listen(settings.http_host, settings.http_port), parent))
+
+
+def serve_several(settings: Settings, arguments: Sequence[str]) -> int:
+    """Run several processes until SIGTERM or SIGINT; returns the exit code. `arguments` are those of `tarry serve`.
+
+    What is wrong with the settings or the topology is reported once, before any process starts.
+    """
+    from tarry.web.app import check_exposure  # noqa: PLC0415 - as above
+
+    check_exposure(settings)
+    set_up_logs(settings.log_format, settings.service_name)
+    settings.read_topology()
+    _ = settings.dsn  # raises if it is not set
+    first, number = settings.http_port, settings.processes
+    if first + number - 1 > HIGHEST_PORT:
+        raise SettingsError(
+            f"HTTP_PORT={first} leaves no ports for {number} processes: they take {first} to {first + number - 1}. "
+            "Choose a lower one."
+        )
+    ports = [port + first if first else 0 for port in range(number)]
+    log.info("running several routers", processes=number, http_ports=ports if first else "any")
+    commands = [
+        Command(place, [*PROGRAM, *arguments, "--set", f"HTTP_PORT={port}"], _environment(settings))
+        for place, port in enumerate(ports, 1)
+    ]
+    code = asyncio.run(Processes(commands).run())
+    log.info("all routers stopped", exit_code=code)
+    return code
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """A browser sends the cookies of one port to all ports of the host: sessions are valid at each of them."""
+    key = {} if settings.dashboard_key else {"DASHBOARD_KEY": secrets.token_hex(32)}
+    return dict(os.environ) | key
 
 
 def _service(context: OperatorContext, topology: Topology, settings: Settings, who: str) -> Service:
@@ -180,14 +227,16 @@ def actor() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
-async def _serve(topology: Topology, settings: Settings, who: str, listener: socket.socket) -> None:
+async def _serve(
+    topology: Topology, settings: Settings, who: str, listener: socket.socket, parent: Parent | None
+) -> None:
     private = settings.webhook_allow_private == "on"
     limits = OperatorLimits(stuck_after=span_of(settings.stuck_after), private_webhooks=private)
     check = CreditCheck.of(settings)
     async with OperatorContext.open(
         topology, settings.address, settings.dsn, actor=who, limits=limits, check=check
     ) as context:
-        await _serve_with(context, _service(context, topology, settings, who), settings, listener)
+        await _serve_with(context, _service(context, topology, settings, who), settings, listener, parent)
         _exit_soon()
 
 
@@ -198,11 +247,14 @@ def _exit_soon() -> None:
     last.start()
 
 
-async def _serve_with(context: OperatorContext, service: Service, settings: Settings, listener: socket.socket) -> None:
+async def _serve_with(
+    context: OperatorContext, service: Service, settings: Settings, listener: socket.socket, parent: Parent | None
+) -> None:
     from tarry.web.app import limits_of, make_app, make_server  # noqa: PLC0415 - as above
 
     stop = asyncio.Event()
     _on_signals(stop, service)
+    telling = asyncio.create_task(_tell_ready(parent, service, stop)) if parent is not None else None
     server = make_server(make_app(service, settings, context), limits_of(settings))
     http = asyncio.create_task(server.serve([listener]))
     host, port = listener.getsockname()[:2]
@@ -217,9 +269,20 @@ async def _serve_with(context: OperatorContext, service: Service, settings: Sett
     try:
         await service.run(stop)
     finally:
+        if telling is not None:
+            telling.cancel()
         server.should_exit = server.force_exit = True
         await asyncio.wait([http], timeout=HTTP_CLOSE_SECONDS)
         log.info("stopped")
+
+
+async def _tell_ready(parent: Parent, service: Service, stop: asyncio.Event) -> None:
+    """Tells the parent when requests are delivered for the first time, and stops if the parent is gone."""
+    parent.watch(stop)
+    while service.troubles:
+        if await sleep_unless(stop, READY_EVERY):
+            return
+    parent.tell_ready()
 
 
 def _on_signals(stop: asyncio.Event, service: Service) -> None:
@@ -255,16 +318,37 @@ def register(app: typer.Typer) -> None:
 
 
 def _serve_command(
+    *,
     folder: TopologyFolder = None,
     log_format: Annotated[str | None, typer.Option("--log", envvar="TARRY_LOG", help="json or console.")] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            envvar="TARRY_PROCESSES",
+            metavar="N",
+            show_default="1",
+            help="Run N router processes. Their HTTP ports count up from HTTP_PORT.",
+        ),
+    ] = None,
     settings_file: SettingsFile = None,
     given: Given = None,
+    parent: Annotated[str | None, typer.Option(PARENT_OPTION, hidden=True)] = None,
 ) -> None:
     """Run the service, which routes retry requests and keeps the audit.
 
     `tarry config` shows its settings.
     """
-    serve(load_settings(settings_file, **(given_from(given or []) | _flags(topology=folder, log_format=log_format))))
+    flags = _flags(topology=folder, log_format=log_format, processes=processes)
+    settings = load_settings(settings_file, **(given_from(given or []) | flags))
+    if parent is not None:
+        serve(settings, Parent.parse(parent))
+    elif settings.processes == 1:
+        serve(settings)
+    else:
+        options = _flags(topology=folder, log=log_format, settings=settings_file)
+        arguments = [f"--{name}={value}" for name, value in options.items()]
+        raise typer.Exit(serve_several(settings, [*arguments, *(f"--set={pair}" for pair in given or [])]))
 
 
 def _flags(**flags: object) -> dict[str, object]:

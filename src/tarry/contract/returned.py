@@ -94,9 +94,9 @@ def _unwrap(properties: Properties, request: Request) -> None:
         properties.message_id = request.message_id.encode()
 
 
-@lru_cache(maxsize=8_192)
+@lru_cache(maxsize=32_768)
 def _home(origin: Origin) -> bytes:
-    """The origin headers; cached, since there are few origins."""
+    """The origin headers; cached, since there are fewer origins than messages."""
     return (
         text_entry(_QUEUE, origin.queue) + text_entry(_EXCHANGE, origin.exchange) + text_entry(_KEY, origin.routing_key)
     )
@@ -125,7 +125,7 @@ def _gate_item(kind: GateKind, name: str) -> bytes:
 _GATE_OF_AUTOMATIC = text_item(AUTOMATIC.key)
 
 
-_item = lru_cache(maxsize=8_192)(text_item)
+_item = lru_cache(maxsize=32_768)(text_item)
 
 
 def _cut_for(request: Request) -> Callable[[bytes], bool]:

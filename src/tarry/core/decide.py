@@ -23,7 +23,8 @@ from tarry.errors import DelayTooLongError
 K = TypeVar("K")
 V = TypeVar("V")
 
-MOST_REMEMBERED = 4_096
+MOST_REMEMBERED = 32_768
+"""Results of each kind that are cached: those of ten thousand queues, some of which have several job types."""
 
 SPREAD_DIGITS = 2**20
 """Skips the leading binary digits of a draw; the rest are a draw of their own."""

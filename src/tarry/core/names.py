@@ -105,7 +105,7 @@ class Destination(NamedTuple):
 _EXCHANGE_LABEL = "exchange:"
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=32_768)
 def _way_home(kind: str, name: str) -> str:
     verb = "to" if kind == "queue" else "via"
     word = _one_word(name) if kind == "exchange" else name

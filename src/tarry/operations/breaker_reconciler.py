@@ -54,8 +54,8 @@ from tarry.topology.model import Topology
 
 log = structlog.get_logger()
 
-MOST_REMEMBERED = 10_000
-"""Queues of which a router remembers whether they have a breaker."""
+MOST_REMEMBERED = 20_000
+"""Queues whose breakers a router remembers."""
 
 NO_BREAKER = "no policy of the queue has a breaker any more"
 
@@ -69,6 +69,22 @@ OnChange = Callable[[str, BreakerState], None]
 
 
 @dataclass(slots=True)
+class KnownBreakers:
+    """The breakers of queues by the files in use. Each is asked for once a second, or for each message."""
+
+    context: OperatorContext
+    _known: dict[str, PolicyBreaker | None] = field(default_factory=dict)
+    _files: object = None
+
+    def of(self, label: str) -> PolicyBreaker | None:
+        if self._files is not self.context.files or len(self._known) >= MOST_REMEMBERED:
+            self._files, self._known = self.context.files, {}
+        if label not in self._known:
+            self._known[label] = breaker_of(label, self.context.files)
+        return self._known[label]
+
+
+@dataclass(slots=True)
 class BreakerCounts:
     """The returns and failures that one router has seen since it last stored them, of queues with a breaker."""
 
@@ -76,8 +92,10 @@ class BreakerCounts:
     tap_is_behind: Callable[[], bool] = lambda: False
     """Whether the tap of this router has returns that it has not recorded."""
     _counts: dict[str, list[int]] = field(default_factory=dict)
-    _known: dict[str, bool] = field(default_factory=dict)
-    _files: object = None
+    _breakers: KnownBreakers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._breakers = KnownBreakers(self.context)
 
     def add_returned(self, queues: Iterable[str]) -> None:
         self._add(queues, 0)
@@ -98,22 +116,15 @@ class BreakerCounts:
 
     def _add(self, queues: Iterable[str], which: int) -> None:
         for queue in queues:
-            if self._has_breaker(queue):
+            if self._breakers.of(queue) is not None:
                 self._counts.setdefault(queue, [0, 0])[which] += 1
-
-    def _has_breaker(self, queue: str) -> bool:
-        if self._files is not self.context.files or len(self._known) >= MOST_REMEMBERED:
-            self._files, self._known = self.context.files, {}
-        if queue not in self._known:
-            self._known[queue] = breaker_of(queue, self.context.files) is not None
-        return self._known[queue]
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerPass:
     """One pass over the breakers."""
 
-    context: OperatorContext
+    breakers: KnownBreakers
     pauses: Sequence[Pause]
     paused: Mapping[str, PausedDestination]
     on_change: OnChange = lambda _, __: None
@@ -121,13 +132,17 @@ class BreakerPass:
     """Since when breakers that would open have waited for the tap. Kept from one pass to the next."""
     tap_is_behind: Callable[[], bool] = lambda: False
 
+    @property
+    def context(self) -> OperatorContext:
+        return self.breakers.context
+
     async def run(self) -> dict[str, BreakerState]:
         """Makes all changes that are due; the states of those that have been open."""
         if not isinstance(self.context.files, Topology):  # their errors must not end a breaker
             return {}
         rows = await read_breakers(self.context)
         labels = set(rows) | {row[0] for row in await self.context.store.rows("counted_lately")}
-        found = {label: rule for label in labels if (rule := breaker_of(label, self.context.files)) is not None}
+        found = {label: rule for label in labels if (rule := self.breakers.of(label)) is not None}
         if found:
             rules = {label: one.rule for label, one in found.items()}
             counts, now = await read_counts(self.context, rules, rows)
@@ -263,7 +278,7 @@ class BreakerPass:
 
     async def _end(self, label: str, row: BreakerRow) -> None:
         """Its policies have no breaker any more."""
-        if breaker_of(label, self.context.files) is not None:
+        if self.breakers.of(label) is not None:
             return
         if row.state is BreakerState.CLOSED:
             await self.context.store.change("drop_breaker", destination=label)
@@ -280,14 +295,14 @@ class BreakerPass:
 
 
 async def reconcile_breakers(
-    context: OperatorContext,
+    breakers: KnownBreakers,
     pauses: Sequence[Pause],
     on_change: OnChange,
     doubts: dict[str, datetime],
     tap_is_behind: Callable[[], bool],
 ) -> dict[str, BreakerState]:
-    paused = {one.label: one for one in await read_paused_destinations(context)}
-    return await BreakerPass(context, pauses, paused, on_change, doubts, tap_is_behind).run()
+    paused = {one.label: one for one in await read_paused_destinations(breakers.context)}
+    return await BreakerPass(breakers, pauses, paused, on_change, doubts, tap_is_behind).run()
 
 
 async def forget_counts(context: OperatorContext) -> None:

@@ -222,13 +222,13 @@ async def run(
     """Every service runs it: `use` gets the most retries of owners. While Postgres is unavailable, the last known ones
     apply.
     """
-    last: Caps | None = None
+    last: Row | None = None
     while not stop.is_set():
         with suppress(AuditError):
-            caps = await read_caps(context.store)
-            if caps != last:
-                use(caps)
-            last = caps
+            version = await context.store.one("owner_caps_version")
+            if version != last:
+                use(await read_caps(context.store))
+            last = version
         await sleep_unless(stop, every)
 
 

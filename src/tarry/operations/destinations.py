@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import structlog
 
@@ -52,6 +53,24 @@ async def held_on_broker(context: OperatorContext) -> set[str]:
         return set()
     labels = (names.destination_label(one["destination"]) for one in found)
     return {label for label in labels if label is not None}
+
+
+class HeldBinding(NamedTuple):
+    """A binding of a held queue."""
+
+    exchange: str
+    queue: str
+    key: str
+
+
+async def held_bindings(context: OperatorContext) -> set[HeldBinding]:
+    """The bindings of all held queues of destinations, on both gates; empty if the management API fails."""
+    gates, management = (context.names.held_gate, context.names.recheck_held), Management(context.address)
+    try:
+        found = await in_thread(lambda: [one for gate in gates for one in management.bindings_from(gate)], "holds")
+    except BrokerError:
+        return set()
+    return {HeldBinding(one["source"], one["destination"], one["routing_key"]) for one in found}
 
 
 async def matching_destinations(context: OperatorContext, pattern: str) -> list[str]:

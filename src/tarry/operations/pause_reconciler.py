@@ -16,9 +16,23 @@ from tarry.core.breaker import BreakerState
 from tarry.core.names import Destination, describe_holder, holder_of_label
 from tarry.errors import AuditError, BrokerError
 from tarry.operations.action_log import recorded
-from tarry.operations.breaker_reconciler import BreakerCounts, OnChange, forget_counts, reconcile_breakers
+from tarry.operations.breaker_reconciler import (
+    BreakerCounts,
+    KnownBreakers,
+    OnChange,
+    forget_counts,
+    reconcile_breakers,
+)
 from tarry.operations.context import OperatorContext
-from tarry.operations.destinations import bound_on_broker, can_be_held, held_on_broker, is_glob, seen_in_store
+from tarry.operations.destinations import (
+    HeldBinding,
+    bound_on_broker,
+    can_be_held,
+    held_bindings,
+    held_on_broker,
+    is_glob,
+    seen_in_store,
+)
 from tarry.operations.intake import end_expired_intake
 from tarry.operations.pause import Pause, active_pauses, release
 from tarry.operations.paused_destination import (
@@ -33,7 +47,7 @@ from tarry.operations.paused_destination import (
     count_paused_destinations,
     read_paused_destinations,
 )
-from tarry.operations.release import Release
+from tarry.operations.release import AT_ONCE, Release
 from tarry.operations.throttle import (
     active_throttles,
     end_expired_throttles,
@@ -47,7 +61,7 @@ log = structlog.get_logger()
 
 EVERY = 1.0
 ASSERT_EVERY = 30.0
-"""Seconds after which every binding is created again: a broker that lost its data has lost its bindings too."""
+"""Seconds after which every binding is checked: a broker that lost its data has lost its bindings too."""
 
 SETTLED = timedelta(seconds=2)
 """How long after its due time a message that was not seen to return is taken to be in the held queue."""
@@ -134,8 +148,14 @@ class PauseReconciler:
     _unknown: set[str] = field(default_factory=set)
     _releases: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _running: dict[str, Release] = field(default_factory=dict)
+    """The same releases."""
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
     _held: dict[str, int | None] = field(default_factory=dict)
     _counting: asyncio.Task[None] | None = None
+    _breakers: KnownBreakers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._breakers = KnownBreakers(self.context)
 
     async def look(self) -> None:
         """One pass: ends expired pauses, pauses and throttles new destinations, marks held retries, starts releases."""
@@ -147,7 +167,7 @@ class PauseReconciler:
         await self._throttle(paused_destinations)
         on_change = self.watchers.on_breaker_change
         self.watchers.on_breakers(
-            await reconcile_breakers(self.context, pauses, on_change, self._doubts, self.tap_is_behind)
+            await reconcile_breakers(self._breakers, pauses, on_change, self._doubts, self.tap_is_behind)
         )
         await self._assert(paused_destinations)
         held = await self.context.store.rows(
@@ -171,7 +191,10 @@ class PauseReconciler:
         while all others return.
         """
         kept = {label for label, release in self._running.items() if release.is_endless} if but_throttles else set()
-        ended = [self._releases.pop(label) for label in self._releases.keys() - kept]
+        over = self._releases.keys() - kept
+        ended = [self._releases.pop(label) for label in over]
+        for label in over:
+            del self._running[label]
         for task in ended:
             task.cancel()
         await asyncio.gather(*ended, return_exceptions=True)
@@ -230,15 +253,31 @@ class PauseReconciler:
 
     async def _assert(self, paused_destinations: list[PausedDestination]) -> None:
         everything = self._time_to_assert()
+        bound: set[HeldBinding] = set()
         if everything:
             self._asserted_at = asyncio.get_running_loop().time()
             await self._adopt()
             await forget_counts(self.context)
+            bound = await held_bindings(self.context)
         for paused in paused_destinations:
-            if paused.state in HELD and (everything or paused.bound_at is None):
-                await self._try(assert_pause(self.context, paused.holder), paused.label)
-            elif paused.throttle is not None and everything:
+            if paused.state in HELD:
+                if paused.bound_at is None or (everything and not self._is_bound(paused, bound)):
+                    await self._try(assert_pause(self.context, paused.holder), paused.label)
+            elif paused.throttle is not None and everything and not self._is_bound(paused, bound):
                 await self._try(assert_throttle(self.context, paused.holder), paused.label)
+
+    def _is_bound(self, paused: PausedDestination, bound: set[HeldBinding]) -> bool:
+        """Whether the broker has just the bindings that it should have. Ten thousand of them are compared in a moment,
+        and would take minutes to be created again. Of policies and job types more is checked, and there are few.
+        """
+        names, holder = self.context.names, paused.holder
+        if not isinstance(holder, Destination):
+            return False
+        held, recheck = (
+            HeldBinding(exchange, names.held_queue(holder), holder.key) in bound
+            for exchange in (names.holding_exchange(holder), names.rechecking_exchange(holder))
+        )
+        return held and recheck is (paused.state in HELD)
 
     async def _adopt(self) -> None:
         """Adopts bindings that are missing in the store at two checks, so that operators can see and resume them."""
@@ -270,13 +309,12 @@ class PauseReconciler:
 
     def _release(self, paused_destinations: list[PausedDestination]) -> None:
         """Runs one task for each destination that is to be released; a task that ended early is started again."""
+        for label in [label for label, task in self._releases.items() if task.done()]:
+            self._tell(label, self._releases.pop(label))
+            del self._running[label]
         for paused in paused_destinations:
-            running = self._releases.get(paused.label)
-            if running is not None and running.done():
-                self._tell(paused.label, running)
-                running = None
-            if paused.state == "releasing" and running is None:
-                work = self._running[paused.label] = Release(self.context, paused)
+            if paused.state == "releasing" and paused.label not in self._releases:
+                work = self._running[paused.label] = Release(self.context, paused, self._slots)
                 self._releases[paused.label] = asyncio.create_task(work.run())
 
     def _show(self, paused_destinations: list[PausedDestination]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -33,6 +33,10 @@ from tarry.store.database import Row
 
 log = structlog.get_logger()
 
+AT_ONCE = 100
+"""Releases that take messages out of their held queues at the same time, each on a connection of its own. Others wait
+for their turn: a pause of all destinations may have held thousands. Throttles are not counted, since they never end."""
+
 PREFETCH = 1_000
 
 LEAST_PREFETCH = 50
@@ -54,6 +58,8 @@ class Release:
 
     context: OperatorContext
     paused: PausedDestination
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    """Of all releases of this process that end."""
     released: int = 0
     is_endless: bool = False
     """Whether it is a throttle that releases what comes, and goes on without Postgres."""
@@ -79,10 +85,11 @@ class Release:
         if self.paused.canary and not await self._canaries():
             await assert_pause(self.context, holder)  # if a canary failed
             return
-        async with HeldQueue.open(self.context, queue, self._prefetch) as held_queue:
-            if self.is_throttled:
+        if self.is_throttled:
+            async with HeldQueue.open(self.context, queue, self._prefetch) as held_queue:
                 await self._throttle(held_queue, queue)
-                return
+            return
+        async with self.slots, HeldQueue.open(self.context, queue, self._prefetch) as held_queue:
             if not await self._drain(held_queue, queue):
                 return
             if not await self._unbind(holder, queue):
@@ -108,11 +115,14 @@ class Release:
     async def _send(self, stage: CanaryStage, size: int) -> bool:
         """Whether a canary was released. A breaker waits for a message: it does not close without evidence."""
         if not self.paused.by_breaker:
-            return await stage.send(size)
+            async with self.slots:
+                return await stage.send(size)
         queue = self.context.names.held_queue(self.paused.holder)
         while await self._goes_on():
-            if await self.context.binder.depth(queue) and await stage.send(size):
-                return True
+            if await self.context.binder.depth(queue):
+                async with self.slots:
+                    if await stage.send(size):
+                        return True
             await asyncio.sleep(LOOK_EVERY)
         return False
 

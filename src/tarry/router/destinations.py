@@ -25,6 +25,10 @@ MISSING_FOR = 2.0
 MOST_MISSING = 10_000
 """Limit of the names remembered: requests can contain any number of invented names."""
 
+MOST_BOUND = 50_000
+"""Limit of the destinations remembered: queues can be created and deleted for years. One that is forgotten is bound
+again when it is seen again."""
+
 
 @dataclass(slots=True)
 class Destinations:
@@ -77,6 +81,8 @@ class Destinations:
             raise BrokerUnreachableError(
                 f"The connection to the broker was lost while {name!r} was bound: {describe_error(error)}"
             ) from error
+        while len(self._bound) >= MOST_BOUND:
+            self._bound.pop()
         self._bound.add(destination)
         self._missing.pop(destination, None)
         return None

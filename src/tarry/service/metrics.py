@@ -124,7 +124,11 @@ def _known(found: AuditFindings) -> dict[str, int]:
 
 
 def _stalled(found: AuditFindings) -> dict[str, int]:
-    return {stall.queue: stall.messages for stall in found.stalled}
+    """The fullest by name: each destination may have a stalled relay of its own."""
+    fullest = sorted(found.stalled, key=lambda stall: stall.messages, reverse=True)
+    named = {stall.queue: stall.messages for stall in fullest[:MOST_STALLED]}
+    more = sum(stall.messages for stall in fullest[MOST_STALLED:])
+    return named | ({OTHER: more} if more else {})
 
 
 def _attached(found: AuditFindings) -> dict[str, int]:
@@ -146,6 +150,9 @@ def _family(name: str, text: str, label: str, values: Mapping[str, float]) -> Ga
         family.add_metric([key], value)
     return family
 
+
+MOST_STALLED = 100
+"""Queues that have a label of their own: the fullest."""
 
 MOST_ANOMALIES = 100
 """That have a label of their own: the oldest."""
@@ -369,8 +376,8 @@ class Metrics:
         self.confirm.observe(result.confirmed_s)
         self.duplicates.inc(len(result.duplicates))
         # Looking up a label costs more than adding: do it once per label in the batch, not once per message.
-        for queue, plans in _by_queue(result.moved).items():
-            self._count_queue(self.queues(queue), plans)
+        for label, plans in self._by_label(result.moved).items():
+            self._count_queue(label, plans)
         for (policy, over), times in Tally(_over_budget(result.moved)).items():
             self.budgets.labels(policy, over).inc(times)
         for (policy, became), times in Tally(_by_history(result.moved)).items():
@@ -379,6 +386,13 @@ class Metrics:
             self.stuck.labels(outcome.value).inc(times)
         for outcome, times in Tally(outcome for _, outcome in result.detours).items():
             self.detours.labels(outcome.value).inc(times)
+
+    def _by_label(self, plans: Iterable[RoutePlan]) -> dict[str, list[RoutePlan]]:
+        """Those of most queues share one, if there are thousands."""
+        found: dict[str, list[RoutePlan]] = {}
+        for plan in plans:
+            found.setdefault(self.queues(plan.queue), []).append(plan)
+        return found
 
     def _count_queue(self, queue: str, plans: list[RoutePlan]) -> None:
         self._count_outcomes("failed", queue, list(_failed_attempts(plans)))
@@ -440,19 +454,24 @@ class Metrics:
         self._count_due(queues)
 
     def show_paused(self, found: Sequence[PausedDestination]) -> None:
-        """Shows what is throttled now."""
+        """Shows what is throttled now; those that share a label as their sum."""
         self.throttle.clear()
         self.throttle_held.clear()
         for one in found:
             if one.throttle is not None:
-                self.throttle.labels(self.queues(one.label)).set(one.throttle)
+                self.throttle.labels(self.queues(one.label)).inc(one.throttle)
                 if one.held is not None:
-                    self.throttle_held.labels(self.queues(one.label)).set(one.held)
+                    self.throttle_held.labels(self.queues(one.label)).inc(one.held)
 
     def show_breakers(self, found: Mapping[str, BreakerState]) -> None:
+        """Those that share a label as the most open of them."""
         self.breakers.clear()
+        highest: dict[str, int] = {}
         for destination, state in found.items():
-            self.breakers.labels(self.queues(destination)).set(_BREAKER_STATES.index(state))
+            label = self.queues(destination)
+            highest[label] = max(highest.get(label, 0), _BREAKER_STATES.index(state))
+        for label, number in highest.items():
+            self.breakers.labels(label).set(number)
 
     def count_breaker_change(self, destination: str, state: BreakerState) -> None:
         self.breaker_changes.labels(self.queues(destination), str(state)).inc()
@@ -527,13 +546,6 @@ class Metrics:
         for name in names:
             for outcome in DeliveryOutcome:
                 self.webhook_deliveries.labels(name, outcome.value)
-
-
-def _by_queue(plans: Iterable[RoutePlan]) -> dict[str, list[RoutePlan]]:
-    found: dict[str, list[RoutePlan]] = {}
-    for plan in plans:
-        found.setdefault(plan.queue, []).append(plan)
-    return found
 
 
 def _over_budget(plans: Iterable[RoutePlan]) -> Iterator[tuple[str, str]]:

@@ -137,6 +137,13 @@ class Settings(BaseSettings):
     batch_size: int = Field(
         500, ge=1, le=5000, alias="TARRY_BATCH", description="Maximum number of requests in one batch."
     )
+    processes: int = Field(
+        1,
+        ge=1,
+        le=256,
+        alias="TARRY_PROCESSES",
+        description="Number of router processes of one `tarry serve`; the HTTP ports count up from HTTP_PORT.",
+    )
     look_every: Span = Field("1m", alias="TARRY_LOOK_EVERY", description="Interval of audit passes; `off`: never.")
     presume_after: Span = Field(
         "15m",

@@ -75,6 +75,32 @@ def policy_for(thing: Queue | Exchange, policies: Iterable[BrokerPolicy]) -> Bro
     return max((policy for policy in policies if policy.fits(thing)), key=lambda policy: policy.priority, default=None)
 
 
+_ONE_NAME = re.compile(r"\^((?:[^\\\[\](){}.*+?|^$]|\\[^\w])*)\$(?:\(\?#[^)]*\))?", re.DOTALL)
+"""A pattern that matches one name, as attach writes it: `^orders\\.eu$(?#tarry attach; …)`."""
+
+
+class PoliciesByName:
+    """Finds the policy that applies to many queues, without comparing each with all policies: ten thousand attached
+    queues have twenty thousand policies, each of which matches one name.
+    """
+
+    def __init__(self, policies: Iterable[BrokerPolicy]) -> None:
+        self._of_one: dict[str, list[tuple[int, BrokerPolicy]]] = {}
+        self._others: list[tuple[int, BrokerPolicy]] = []
+        for place, policy in enumerate(policies):
+            found = _ONE_NAME.fullmatch(policy.pattern)
+            if found is None:
+                self._others.append((place, policy))
+            else:
+                self._of_one.setdefault(re.sub(r"\\(.)", r"\1", found[1], flags=re.DOTALL), []).append((place, policy))
+
+    def policy_for(self, thing: Queue | Exchange) -> BrokerPolicy | None:
+        """As the function. The name may end in a line break, which `$` ignores."""
+        names = {thing.name, thing.name.removesuffix("\n")}
+        candidates = [*self._others, *(one for name in names for one in self._of_one.get(name, ()))]
+        return policy_for(thing, (policy for _, policy in sorted(candidates, key=lambda one: one[0])))
+
+
 def resolved(key: str, argument: Scalar | None, policy: Scalar | None) -> Scalar | None:
     """The effective value if an argument and a policy key set the same thing."""
     if argument is None or policy is None:

@@ -8,7 +8,7 @@ queue, a held queue or a user's own queue is never mistaken for one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tarry.core.names import Destination, Holder, Names
 from tarry.topology.blueprint import blueprint, destination_blueprint, held_queue
@@ -19,7 +19,7 @@ from tarry.topology.objects import Blueprint, Exchange, Queue, Role
 
 def tier_role(names: Names, queue: str) -> Role | None:
     """`tier`, `ladder`, `check` or None, from the name alone: messages leave such a queue when its TTL ends."""
-    found = names.parse(queue)
+    found = names.parse(queue) if names.has_prefix(queue) else None
     if found is not None and found.kind == "check":
         return "check"
     if found is None or found.delay is None:
@@ -51,6 +51,11 @@ class Expected:
     names: Names
     blueprint: Blueprint
     vhost: str = "/"
+    _known: frozenset[str] = field(init=False, repr=False, compare=False)
+    """The names of all parts of the blueprint."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_known", frozenset(part.name for part in self.blueprint.parts))
 
     @classmethod
     def of(cls, topology: Topology, vhost: str = "/") -> Expected:
@@ -61,8 +66,7 @@ class Expected:
 
         These are all the queues and exchanges whose settings can affect a retry.
         """
-        known = {part.name for part in self.blueprint.parts}
-        return name in known or tier_role(self.names, name) is not None or self._serves_destination(name)
+        return name in self._known or tier_role(self.names, name) is not None or self._serves_destination(name)
 
     def _serves_destination(self, name: str) -> bool:
         return self.names.destination_label(name) is not None

@@ -12,7 +12,7 @@ from tarry.core.breaker import BreakerState
 from tarry.errors import AuditError
 from tarry.operations import release as release_module
 from tarry.operations.breaker import open_breaker, read_breakers, show_breaker
-from tarry.operations.breaker_reconciler import BreakerCounts, BreakerPass
+from tarry.operations.breaker_reconciler import BreakerCounts, BreakerPass, KnownBreakers
 from tarry.operations.context import OperatorContext
 from tarry.operations.pause import active_pauses, pause
 from tarry.operations.pause_reconciler import PauseReconciler
@@ -48,7 +48,7 @@ def operator(installation: Installation) -> Operator:
 
 
 async def _look(context: OperatorContext) -> dict[str, BreakerState]:
-    return await BreakerPass(context, await active_pauses(context), await _paused(context)).run()
+    return await BreakerPass(KnownBreakers(context), await active_pauses(context), await _paused(context)).run()
 
 
 async def _paused(context: OperatorContext) -> dict[str, PausedDestination]:
@@ -83,7 +83,7 @@ def test_breaker_does_not_release_what_was_paused_since_it_looked(operator: Oper
         await _open(context)
         pauses = await active_pauses(context)
         await pause(context, QUEUE, actor="bob")  # after the pauses were read, before the destinations are
-        await BreakerPass(context, pauses, await _paused(context)).run()
+        await BreakerPass(KnownBreakers(context), pauses, await _paused(context)).run()
         return await _state(context)
 
     assert operator.do(act) == ("open", "holding")
@@ -95,7 +95,7 @@ def test_breaker_changes_once_if_two_processes_look(operator: Operator) -> None:
     async def act(context: OperatorContext) -> tuple[timedelta | None, int]:
         await _count(context, 10, 10)
         paused = await _paused(context)
-        await asyncio.gather(*(BreakerPass(context, [], paused).run() for _ in range(4)))
+        await asyncio.gather(*(BreakerPass(KnownBreakers(context), [], paused).run() for _ in range(4)))
         row = (await read_breakers(context))[QUEUE]
         pauses = await context.store.rows("active_pauses")
         return row.wait, len(pauses)

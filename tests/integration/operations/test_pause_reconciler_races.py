@@ -18,7 +18,12 @@ from tarry.operations import pause_reconciler
 from tarry.operations.context import OperatorContext
 from tarry.operations.pause import Pause, Scope, active_pauses, pause, resume
 from tarry.operations.pause_reconciler import PauseReconciler, Watchers
-from tarry.operations.paused_destination import assert_throttle, begin_pause, read_paused_destinations
+from tarry.operations.paused_destination import (
+    assert_pause,
+    assert_throttle,
+    begin_pause,
+    read_paused_destinations,
+)
 from tarry.operations.release import Release
 from tarry.operations.throttle import set_rate, throttle
 from tests.integration.operations.operators import Operator
@@ -253,3 +258,34 @@ def test_no_pass_counts_held_retries_of_which_there_can_be_millions(operator: Op
     operator.do(act)
     assert shown[:2] == [None, 1]
     assert shown[-1] is None
+
+
+def test_pause_reconciler_creates_only_bindings_that_the_broker_lacks(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Creating all of ten thousand paused destinations again would take minutes, in which nothing expires."""
+    channel, asserted = operator.installation.channel, list[str]()
+    queues = [operator.installation.declare(f"orders{number}") for number in range(4)]
+
+    async def counting(context: OperatorContext, holder: Destination) -> None:
+        asserted.append(holder.label)
+        await assert_pause(context, holder)
+
+    async def act(context: OperatorContext) -> list[list[str]]:
+        for queue in queues:
+            await begin_pause(context, Destination("queue", queue))
+        monkeypatch.setattr(pause_reconciler, "assert_pause", counting)
+        found = []
+        for exchange in (None, "retry.gate.held", "retry.recheck.held"):
+            asserted.clear()
+            if exchange is not None:
+                channel.queue_unbind("retry.held.orders2", exchange, Destination("queue", "orders2").key)
+            reconciler = PauseReconciler(context)
+            await reconciler.look()
+            await reconciler.close()
+            found.append(list(asserted))
+        return found
+
+    assert operator.do(act) == [[], ["orders2"], ["orders2"]]
+    assert operator.installation.api("bindings/{vhost}/e/retry.gate.held/q/retry.held.orders2")
+    assert operator.installation.api("bindings/{vhost}/e/retry.recheck.held/q/retry.held.orders2")

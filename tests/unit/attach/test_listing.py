@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tarry.attach.listing import AttachmentState, attachments
 from tarry.attach.merge import MergeOptions
-from tarry.attach.own_policy import unconfirmed
+from tarry.attach.own_policy import PolicyRecord, unconfirmed
 from tarry.attach.plan import plan_queue
 from tarry.attach.snapshot import BrokerSnapshot, UserQueue
 from tarry.core.names import Destination
@@ -170,3 +172,27 @@ def test_a_policy_of_another_installation_is_not_ours_to_list() -> None:
     ours = our_policy()
     theirs = BrokerPolicy(ours.name, ours.pattern, "queues", 1, {"dead-letter-exchange": "other.intake"})
     assert attachments(a_snapshot(a_queue(policy=ours.name), policies=(theirs,))) == []
+
+
+def test_attachments_read_each_policy_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each other attachment: each audit pass of each router lists them all."""
+    number, read = 200, list[str]()
+    queues = tuple(a_queue(f"queue{place}", policy=f"tarry.queue{place}") for place in range(number))
+    bare = a_snapshot(*queues)
+    plans = [plan_queue(bare, queue.name, MergeOptions(), FAILURES) for queue in queues]
+    policies = [policy for found in plans for policy in (found.policy, found.fallback) if policy is not None]
+    parts = [parts_of(Destination("queue", queue.name)) for queue in queues]
+    bindings = tuple(binding for part in parts for binding in part.bindings)
+    names = tuple(queue.name for part in parts for queue in part.queues)
+    attached = a_snapshot(*queues, policies=tuple(policies), bindings=bindings, with_queues=names)
+    original = PolicyRecord.read
+
+    def counting(pattern: str) -> PolicyRecord | None:
+        read.append(pattern)
+        return original(pattern)
+
+    monkeypatch.setattr(PolicyRecord, "read", counting)
+    found = attachments(attached)
+    assert {one.state for one in found} == {AttachmentState.OK}
+    assert len(found) == number
+    assert len(read) < 20 * len(policies)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tarry.audit.depths import Depths, QueueDepth
 from tarry.audit.maintenance import Stall, stalls
 from tarry.core.names import Names
@@ -43,3 +45,19 @@ def test_it_says_so_in_a_sentence() -> None:
     assert str(Stall("retry.relay.orders", 3, ("orders",))) == (
         "retry.relay.orders is stalled with 3 messages: orders does not accept them"
     )
+
+
+def test_stalls_of_a_thousand_relays_look_at_each_name_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each message flow: that would be a million times, in the event loop of the router."""
+    parsed: list[str] = []
+    parse = Names.parse
+
+    def counting(names: Names, queue: str) -> object:
+        parsed.append(queue)
+        return parse(names, queue)
+
+    look = Depths(Names(), {"retry.delay.8s": EMPTY} | {f"retry.relay.q{number}": STUCK for number in range(1_000)})
+    flow = {("retry.delay.8s", f"other{number}"): 1 for number in range(1_000)}
+    monkeypatch.setattr(Names, "parse", counting)
+    assert len(stalls(look, look, flow, flow, flow)) == 1_000
+    assert len(parsed) < 10_000

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
-import pytest
+import io
+from dataclasses import dataclass
+from typing import cast
 
+import pytest
+from rich.console import Console
+
+from benchmarks.contenders.protocol import Contender
+from benchmarks.router.stage import Stage
+from benchmarks.suite.bench import Bench
 from benchmarks.suite.details import capacity
 from benchmarks.suite.promises import promises
 from benchmarks.suite.samples import Sample, Samples
-from benchmarks.suite.scenarios.capacity import LEAST_RATE, Step, climb
+from benchmarks.suite.scenarios.capacity import LEAST_RATE, Climb, Step, climb, run
 
 NAMES = {"tarry": "tarry", "polling-tuned": "The poller"}
 
@@ -65,3 +73,33 @@ def test_capacity_tells_the_rate_with_what_it_costs() -> None:
 def test_capacity_says_where_no_rate_was_carried() -> None:
     rows = capacity(Samples([Sample("capacity", "tarry", "per_s", 0)]), NAMES).rows
     assert rows[0][-1] == "no rate was carried"
+
+
+@dataclass
+class Carries:
+    """A contender that carries up to a limit; without one it breaks at its third step."""
+
+    slug: str
+    limit: int | None
+    size: int = 60_000
+
+
+def test_capacity_is_measured_in_turns_and_one_that_breaks_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[tuple[str, int]] = []
+
+    def measure(one: Climb, rate: int) -> Step:
+        contender = cast("Carries", one.contender)
+        order.append((contender.slug, rate))
+        if contender.limit is None and rate > 2_000:
+            raise RuntimeError("it broke")
+        return Step(rate, 100 if contender.limit is None or rate <= contender.limit else 900, 0, 1, 1)
+
+    monkeypatch.setattr(Climb, "measure", measure)
+    contenders = cast("list[Contender]", [Carries("a", 1_600), Carries("b", None), Carries("c", 1_000)])
+    bench = Bench(cast("Stage", None), contenders, 1, 1.0, Console(file=io.StringIO()))
+    run(bench)
+    assert [slug for slug, _ in order] == [*"abc", *"bca", *"cab", "a"]
+    assert {one.subject: one.value for one in bench.found.all if one.measure == "per_s"} == {"a": 1_500, "c": 1_000}
+    assert [one.subject for one in bench.found.failures] == ["b"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tarry.topology.broker_policies import BrokerPolicy, overridden, policy_for
+from tarry.topology.broker_policies import BrokerPolicy, PoliciesByName, overridden, policy_for
 from tarry.topology.objects import Arguments, Exchange, Queue
 
 TIER = Queue("retry.delay.8s", Arguments.of(x_queue_type="quorum", x_message_ttl=8_000, x_overflow="reject-publish"))
@@ -59,3 +61,53 @@ def test_of_a_limit_the_lower_value_counts_and_of_all_else_the_argument() -> Non
 
 def test_a_pattern_that_python_cannot_read_counts_as_a_match() -> None:
     assert policy(pattern=r"(?|a)").fits(TIER)
+
+
+ODD_NAMES = (
+    "orders",
+    "orders.eu",
+    "orders-eu",
+    "a b",
+    "(?#x)",
+    "naïve",
+    "new\nline",
+    "ends\n",
+    "[x]",
+    "a\\b",
+    "'q'",
+    "$",
+)
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_policies_by_name_find_what_comparing_all_finds(name: str) -> None:
+    policies = [
+        BrokerPolicy(f"{place}{comment}", f"^{re.escape(one)}${comment}", priority=place % 3)
+        for comment in ("", "(?#tarry attach; base=-; own=x; confirmed)")
+        for place, one in enumerate(ODD_NAMES)
+    ]
+    policies += [BrokerPolicy("prefix", "^orders"), BrokerPolicy("any", ".*", priority=1), BrokerPolicy("odd", "(")]
+    for some in (policies, policies[::-1]):
+        thing = Queue(name, Arguments(()))
+        assert PoliciesByName(some).policy_for(thing) is policy_for(thing, some)
+
+
+def test_policies_by_name_compare_a_queue_with_few_of_those_that_match_one_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[str] = []
+    original = BrokerPolicy.fits
+
+    def counting(policy: BrokerPolicy, thing: Queue) -> bool:
+        compared.append(policy.name)
+        return original(policy, thing)
+
+    monkeypatch.setattr(BrokerPolicy, "fits", counting)
+    found = PoliciesByName(
+        [BrokerPolicy(f"tarry.q{number}", f"^q{number}$(?#tarry attach)") for number in range(1_000)]
+    )
+    for number in range(1_000):
+        policy = found.policy_for(Queue(f"q{number}", Arguments(())))
+        assert policy is not None
+        assert policy.name == f"tarry.q{number}"
+    assert len(compared) == 1_000

@@ -9,6 +9,10 @@ select retry_id::text, round, outcome, due, full_one, most
 -- The most retries of owners that operators have limited.
 select owner, nullif(policy, ''), max_retries from owner_limit where max_retries is not null;
 
+-- name: owner_caps_version
+-- Differs if they do. There may be a hundred thousand, which every router would otherwise read once a second.
+select count(*), sum(hashtextextended(owner || E'\n' || policy, max_retries)) from owner_limit where max_retries is not null;
+
 -- name: set_owner_limit
 -- Sets the values that are given, and keeps the others.
 insert into owner_limit as live (owner, policy, hourly, daily, monthly, max_retries, actor, reason)

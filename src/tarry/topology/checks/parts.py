@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tarry.core.names import AUTOMATIC, GATE_KINDS, LAYOVER, RESERVED, Destination, Kind, Names
 from tarry.topology.blueprint import first_gate, former_first_gate
@@ -79,13 +79,19 @@ def check_left_over(expected: Expected, live: Live) -> Iterator[Finding]:
 
 def check_relays(expected: Expected, live: Live) -> Iterator[Finding]:
     """Each destination's relay and held queue, if present, must be as attach declared it."""
+    names = expected.names
     for destination in destinations(expected, live):
-        for wanted in (expected.relay_of(destination), expected.held_of(destination)):
-            standing = live.queues.get(wanted.name) if wanted is not None else None
+        # Of ten thousand destinations most have neither: what they should be like is not worked out.
+        standing_parts: tuple[tuple[Queue | None, Callable[[Destination], Queue | None]], ...] = (
+            (live.queues.get(names.relay_queue(destination)), expected.relay_of),
+            (live.queues.get(names.held_queue(destination)), expected.held_of),
+        )
+        for standing, wanted_of in standing_parts:
+            wanted = wanted_of(destination) if standing is not None else None
             if wanted is not None and standing is not None and standing != wanted:
                 yield _different(expected, Difference(wanted, standing, live.depths.get(wanted.name, 0)))
     for name, held in sorted(live.queues.items()):
-        found = expected.names.parse(name)
+        found = names.parse(name) if names.has_prefix(name) else None
         if found is not None and found.kind == "gate":
             as_declared = Queue(name, expected.held_of(AUTOMATIC).arguments)
             if held != as_declared and as_declared not in expected.blueprint.queues:

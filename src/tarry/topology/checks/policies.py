@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tarry.topology.broker_policies import BrokerPolicy, overridden, policy_for
+from tarry.topology.broker_policies import BrokerPolicy, PoliciesByName, overridden, policy_for
 from tarry.topology.expected import Expected
 from tarry.topology.findings import Finding
 from tarry.topology.live import Live
@@ -59,8 +59,9 @@ class _Effect:
 def _queues_under(expected: Expected, live: Live, policies: Sequence[BrokerPolicy], kind: str) -> Iterator[Finding]:
     """Queues that a policy changes in the same way are reported in one finding."""
     touched: dict[tuple[str, str, str], tuple[_Effect, list[Queue]]] = {}
+    by_name = PoliciesByName(policies)
     for name, queue in sorted(live.queues.items()):
-        policy = policy_for(queue, policies) if expected.is_ours(name) else None
+        policy = by_name.policy_for(queue) if expected.is_ours(name) else None
         for effect in _effects(queue, policy):
             touched.setdefault((effect.policy.name, effect.key, effect.now), (effect, []))[1].append(queue)
     for effect, queues in touched.values():
