@@ -72,13 +72,15 @@ def stalls(before: Depths, now: Depths, between: Flow, recent: Flow, overdue: Fl
 
 
 def _goes_through(queue: str, key: tuple[str, str], names: Names, depths: Depths) -> bool:
-    """Whether a message from this tier to this destination passes the queue. Any message may pass the ladder."""
+    """Whether a message from this tier to this destination passes the queue. Any message may pass the ladder, except
+    that of another lane.
+    """
     tier, destination = key
-    found = names.parse(queue)
+    found, lane = names.parse(queue), names.lane_of(tier)
     if found is not None and found.kind == "relay":
-        own = names.relay_queue(Destination("queue", destination))
-        return queue == (own if own in depths.queues else names.relay)
-    return queue == tier or (found is not None and found.kind == "ladder")
+        own = names.relay_queue(Destination("queue", destination), lane)
+        return queue == (own if own in depths.queues else names.relay_of(lane))
+    return queue == tier or (found is not None and found.kind == "ladder" and found.lane in (None, lane))
 
 
 def _behind(queue: str, depths: Depths, recent: Flow, overdue: Flow) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tarry.cli.output import line, print_table, table, warn
+from tarry.cli.output import PlainTable, line, print_table, table, warn
 from tarry.core.durations import format_duration
 from tarry.topology.findings import Finding
 from tarry.topology.model import Topology
@@ -175,10 +175,25 @@ def print_show(topology: Topology, depths: Mapping[str, int] | None) -> None:
     print_table(way)
     names = topology.broker_names
     tiers = table("Tiers", "queue", "waits", "messages", "policies", right=("messages",))
-    for ms in sorted(topology.rules.tiers):
-        users = [policy.name for policy in topology.rules.policies if ms in policy.tiers()]
-        tiers.add_row(names.tier(ms), format_duration(ms), _depth((names.tier(ms),), depths), ", ".join(users))
+    rules = topology.rules
+    for lane, ms in [(name, ms) for name in (None, *rules.lanes) for ms in sorted(rules.tiers_of(name))]:
+        users = [policy.name for policy in rules.policies if policy.lane == lane and ms in policy.tiers()]
+        queue = names.tier(ms, lane)
+        tiers.add_row(queue, format_duration(ms), _depth((queue,), depths), ", ".join(users))
     print_table(tiers)
+    if rules.lanes:
+        print_table(_lanes(topology, depths))
+
+
+def _lanes(topology: Topology, depths: Mapping[str, int] | None) -> PlainTable:
+    names, rules = topology.broker_names, topology.rules
+    lanes = table("Lanes", "lane", "ladder", "relays", "messages", "policies", right=("messages",))
+    for lane in rules.lanes:
+        users = [policy.name for policy in rules.policies if policy.lane == lane]
+        ladder, relay = names.whole_ladder(lane), names.relay_of(lane)
+        inside = [name for name in depths or () if names.lane_of(name) == lane]
+        lanes.add_row(lane, f"{ladder}.*", f"{relay}, {relay}.*", _depth(inside, depths), ", ".join(users))
+    return lanes
 
 
 def _like(pattern: str, depths: Mapping[str, int] | None) -> tuple[str, ...]:

@@ -43,3 +43,16 @@ def test_it_says_so_in_a_sentence() -> None:
     assert str(Stall("retry.relay.orders", 3, ("orders",))) == (
         "retry.relay.orders is stalled with 3 messages: orders does not accept them"
     )
+
+
+def test_a_relay_of_a_lane_is_stalled_whatever_passes_the_others() -> None:
+    look = Depths(
+        Names(), {"retry.relay~gold.orders": STUCK, "retry.relay.orders": EMPTY, "retry.ladder~gold.1.2s": STUCK}
+    )
+    others = {("retry.delay.8s", "orders"): 9}
+    assert [one.queue for one in stalls(look, look, others, {}, {})] == [
+        "retry.ladder~gold.1.2s",
+        "retry.relay~gold.orders",
+    ]
+    own = {("retry.delay~gold.8s", "orders"): 1}
+    assert stalls(look, look, own, {}, {}) == []
