@@ -106,7 +106,9 @@ def print_plan(topology: Topology, plan: Plan, depths: Mapping[str, int]) -> Non
     for conflict in plan.conflicts:
         line(explain_conflict(conflict), "!", "bold red")
     for binding in plan.former:
-        line(f"binding {binding}: of an earlier version, replaced by the gates", "-", "bold magenta")
+        lane = topology.broker_names.lane_of_key(binding.key)
+        why = "of an earlier version, replaced by the gates" if lane is None else f"no policy names lane {lane}"
+        line(f"binding {binding}: {why}", "-", "bold magenta")
     for part in plan.left_over:
         line(f"{part.kind} {part.name}: left over, {counted(depths.get(part.name, 0), 'message')}", "-", "bold magenta")
     line(plan_summary(plan))
