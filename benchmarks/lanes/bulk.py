@@ -34,7 +34,7 @@ def _consume(url: str, queue: str, count: int, ended: multiprocessing.Queue[floa
         for method, _, _ in opened.consume(queue):
             left -= 1
             if left % 200 == 0:
-                opened.basic_ack(method.delivery_tag, multiple=True)
+                opened.basic_ack(method.delivery_tag or 0, multiple=True)
             if not left:
                 ended.put(time.time())
                 break
