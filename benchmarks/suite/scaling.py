@@ -29,7 +29,8 @@ DO = """## What to do at each wall
   [performance.md](performance.md#several-routers-on-one-machine).
 - **A tier, a relay or the tap is full**: a queue is one process of the broker, on one core. Divide the load: policies
   with different delays have tiers of their own; an installation with another `prefix`, or in another vhost, has its own
-  request queue, tiers, relays and tap. No tier is sharded by itself.
+  request queue, tiers, relays and tap. No tier is sharded by itself. If only some messages must not wait behind a burst
+  of others, give their policy a [lane](policies.md#lanes).
 - **The broker's cores are full**: more cores for each node first, since a quorum queue does its work on its leader.
   With several nodes set `queue_leader_locator = balanced` before the topology is applied, or all leaders are on the
   node that declared them.

@@ -20,7 +20,7 @@ from tarry.attach.plan import live_fallback, live_policy
 from tarry.attach.snapshot import BrokerSnapshot, read_snapshot, select
 from tarry.core.names import Destination, Names
 from tarry.topology.blueprint import destination_blueprint, way_home
-from tarry.topology.expected import tier_role
+from tarry.topology.expected import lanes_of, tier_role
 from tarry.topology.model import Topology
 from tarry.topology.objects import Binding
 from tarry.topology.retire import SETTLING_SECONDS
@@ -35,7 +35,7 @@ class DetachPlan:
     policies: tuple[str, ...]
     """In the order of deletion: the fallback first, otherwise it would apply for a moment."""
     queues: tuple[str, ...]
-    """Its relay queue and its held queue."""
+    """Its relay queue, one in each lane, and its held queue."""
     relay_bindings: tuple[Binding, ...]
     home: Binding | None
     stuck: int = 0
@@ -62,7 +62,7 @@ def plan_detach(survey: BrokerSnapshot, destination: Destination) -> DetachPlan:
     names, live = survey.names, survey.live
     ours = (live_fallback(survey, destination.name), live_policy(survey, destination.name))
     policies = tuple(policy.name for policy in ours if policy) if destination.kind == "queue" else ()
-    wanted = destination_blueprint(names, destination)
+    wanted = destination_blueprint(names, destination, sorted(lanes_of(names, live.queues)))
     home = way_home(names, destination)
     return DetachPlan(
         destination=destination,
@@ -132,8 +132,9 @@ def wait_for_rejects(plan: DetachPlan) -> DetachPlan:
 
 def waiting(names: Names, destination: Destination, depths: Mapping[str, int]) -> dict[str, int]:
     """Queues that may contain a message for this destination, with their depth: all on the path, old tiers too."""
-    shared = {names.scheduled, names.unroutable, names.layover, names.relay}
-    own = {names.relay_queue(destination), names.held_queue(destination)}
+    lanes = (None, *lanes_of(names, depths))
+    shared = {names.scheduled, names.unroutable, names.layover, *map(names.relay_of, lanes)}
+    own = {*(names.relay_queue(destination, lane) for lane in lanes), names.held_queue(destination)}
     return {name: depth for name, depth in depths.items() if depth and (name in shared | own or tier_role(names, name))}
 
 

@@ -96,7 +96,7 @@ def _findings(survey: BrokerSnapshot, destination: Destination) -> Iterator[tupl
         return
     if destination.kind == "queue":
         yield from _policy_findings(survey, survey.queues[name], again)
-    missing = missing_parts(survey, destination)
+    missing = missing_parts(survey, destination, in_lanes=False)
     if len(missing):
         parts = [*(f"queue {queue.name}" for queue in missing.queues), *map(str, missing.bindings)]
         yield AttachmentState.BINDING_GONE, f"missing: {', '.join(parts)}; {again}"

@@ -216,8 +216,13 @@ def kept(options: MergeOptions, ours: BrokerPolicy | None, base: BrokerPolicy | 
     )
 
 
-def missing_parts(survey: BrokerSnapshot, destination: Destination) -> Blueprint:
-    wanted = destination_blueprint(survey.names, destination)
+def missing_parts(survey: BrokerSnapshot, destination: Destination, *, in_lanes: bool = True) -> Blueprint:
+    """What a destination lacks; without `in_lanes`, only what it needs: in a lane where it has no relay queue of its
+    own, it uses the one that destinations share.
+    """
+    names, live = survey.names, survey.live
+    lanes = sorted(lane for name in live.exchanges if (lane := names.lane_of_exchange(name)) is not None)
+    wanted = destination_blueprint(names, destination, dict.fromkeys(lanes) if in_lanes else ())
     return Blueprint(
         exchanges=(),
         queues=tuple(queue for queue in wanted.queues if queue.name not in survey.live.queues),

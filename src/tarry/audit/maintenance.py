@@ -81,23 +81,26 @@ class DestinationsByQueue:
 
     names: Names
     queues: Mapping[str, set[str]]
-    everything: set[str]
-    """Any message may pass the ladder."""
+    by_lane: Mapping[str | None, set[str]]
+    """Any message may pass the ladder, except that of another lane."""
 
     @classmethod
     def of(cls, flow: Flow, depths: Depths) -> DestinationsByQueue:
-        names, queues = depths.names, defaultdict[str, set[str]](set)
-        everything = {destination for _, destination in flow}
+        names, queues, by_lane = depths.names, defaultdict[str, set[str]](set), defaultdict[str | None, set[str]](set)
         for tier, destination in flow:
             queues[tier].add(destination)
-        for destination in everything:
-            own = names.relay_queue(Destination("queue", destination))
-            queues[own if own in depths.queues else names.relay].add(destination)
-        return cls(names, queues, everything)
+            by_lane[names.lane_of(tier)].add(destination)
+        for lane, destinations in by_lane.items():
+            for destination in destinations:
+                own = names.relay_queue(Destination("queue", destination), lane)
+                queues[own if own in depths.queues else names.relay_of(lane)].add(destination)
+        return cls(names, queues, by_lane)
 
     def of_queue(self, name: str) -> set[str]:
         found = self.names.parse(name)
-        return self.everything if found is not None and found.kind == "ladder" else self.queues.get(name, set())
+        if found is None or found.kind != "ladder":
+            return self.queues.get(name, set())
+        return set().union(*self.by_lane.values()) if found.lane is None else self.by_lane.get(found.lane, set())
 
 
 def _behind(queue: str, names: Names, owed: DestinationsByQueue, gone: DestinationsByQueue) -> list[str]:

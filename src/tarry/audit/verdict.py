@@ -147,6 +147,7 @@ def deciding_queues(snapshot: Snapshot, depths: Depths) -> set[str]:
         ways = _ways(row)
         others |= {row.tier or names.delay, names.relay, names.audit, names.unroutable, names.cancelled, names.layover}
         others |= {queue for way in ways for queue in (names.relay_queue(way), names.held_queue(way))}
+        others |= set(_relays(row, depths))
         others |= set(snapshot.gates.get(row.retry_id, ()))
     if snapshot.stale_claims:
         others |= {names.scheduled, names.audit}
@@ -225,12 +226,22 @@ def _places(row: Open, snapshot: Snapshot, depths: Depths, grace: timedelta) -> 
         yield from _kept_in((names.layover,), depths)
         return
     ways = _ways(row)
-    relays = [names.relay_queue(way) for way in ways if names.relay_queue(way) in depths.queues] or [names.relay]
-    for queue in relays:
+    for queue in _relays(row, depths):
         few = depths[queue].messages < WORKER_SLOTS
         if not depths[queue].known or not few or (depths[queue].moving and not offered_again):
             yield queue
     yield from _kept_in((*map(names.held_queue, ways), *snapshot.gates.get(row.retry_id, ())), depths)
+
+
+def _relays(row: Open, depths: Depths) -> Iterator[str]:
+    """The relays that it can be in: those of its lane, if it was sent to one, and the others. A message that is
+    published again, because it was unroutable or missing, leaves its lane.
+    """
+    names = depths.names
+    lane = names.lane_of(row.tier) if row.tier else None
+    for one in dict.fromkeys((None, lane)):
+        own = [names.relay_queue(way, one) for way in _ways(row)]
+        yield from [queue for queue in own if queue in depths.queues] or [names.relay_of(one)]
 
 
 def _is_check(queue: str, names: Names) -> bool:

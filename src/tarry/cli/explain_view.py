@@ -83,6 +83,8 @@ def _wait_lines(found: Explained) -> Iterator[tuple[str, str]]:
     if found.itinerary[-1] != found.itinerary[0] or found.delay_ms[-1] != found.delay_ms[0]:
         most = "latest" if found.window_why else "with the most jitter"
         yield "", f"{_itinerary(found.itinerary[-1])} ({most})"
+    if found.lane is not None:
+        yield "lane", f"{found.lane}: only policies with this lane use these queues, its ladder and its relays"
     for legs in found.legs_ms[-1:]:
         yield "legs", _legs(legs)
     yield "due", " to ".join(dict.fromkeys(found.due))
@@ -108,10 +110,15 @@ def schedule_json(schedule: PolicySchedule) -> dict[str, Any]:
     return {name: value for name, value in asdict(schedule).items() if name != "review_queue"}
 
 
+def _title(schedule: PolicySchedule) -> str:
+    match = ", ".join(f"{name} {glob}" for name, glob in schedule.match.items())
+    lane = "" if schedule.lane is None else f"; lane {schedule.lane}"
+    return f"{schedule.policy}: {match}{lane}"
+
+
 def print_schedule(schedule: PolicySchedule) -> None:
     """One bar for each retry, between the first failure and the last return."""
-    match = ", ".join(f"{name} {glob}" for name, glob in schedule.match.items())
-    made = table(f"{schedule.policy}: {match}", "retry", "waits", "back after", "", right=("retry",))
+    made = table(_title(schedule), "retry", "waits", "back after", "", right=("retry",))
     total = max((one.after_ms for one in schedule.retries), default=1) or 1
     for one in schedule.retries:
         waits = _range(one.delay_ms, one.delay_ms + one.longest_jitter_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tarry.cli.output import line, print_table, table, warn
+from tarry.cli.output import PlainTable, line, print_table, table, warn
 from tarry.core.durations import format_duration
 from tarry.topology.findings import Finding
 from tarry.topology.model import Topology
@@ -106,7 +106,9 @@ def print_plan(topology: Topology, plan: Plan, depths: Mapping[str, int]) -> Non
     for conflict in plan.conflicts:
         line(explain_conflict(conflict), "!", "bold red")
     for binding in plan.former:
-        line(f"binding {binding}: of an earlier version, replaced by the gates", "-", "bold magenta")
+        lane = topology.broker_names.lane_of_key(binding.key)
+        why = "of an earlier version, replaced by the gates" if lane is None else f"no policy names lane {lane}"
+        line(f"binding {binding}: {why}", "-", "bold magenta")
     for part in plan.left_over:
         line(f"{part.kind} {part.name}: left over, {counted(depths.get(part.name, 0), 'message')}", "-", "bold magenta")
     line(plan_summary(plan))
@@ -175,10 +177,25 @@ def print_show(topology: Topology, depths: Mapping[str, int] | None) -> None:
     print_table(way)
     names = topology.broker_names
     tiers = table("Tiers", "queue", "waits", "messages", "policies", right=("messages",))
-    for ms in sorted(topology.rules.tiers):
-        users = [policy.name for policy in topology.rules.policies if ms in policy.tiers()]
-        tiers.add_row(names.tier(ms), format_duration(ms), _depth((names.tier(ms),), depths), ", ".join(users))
+    rules = topology.rules
+    for lane, ms in [(name, ms) for name in (None, *rules.lanes) for ms in sorted(rules.tiers_of(name))]:
+        users = [policy.name for policy in rules.policies if policy.lane == lane and ms in policy.tiers()]
+        queue = names.tier(ms, lane)
+        tiers.add_row(queue, format_duration(ms), _depth((queue,), depths), ", ".join(users))
     print_table(tiers)
+    if rules.lanes:
+        print_table(_lanes(topology, depths))
+
+
+def _lanes(topology: Topology, depths: Mapping[str, int] | None) -> PlainTable:
+    names, rules = topology.broker_names, topology.rules
+    lanes = table("Lanes", "lane", "ladder", "relays", "messages", "policies", right=("messages",))
+    for lane in rules.lanes:
+        users = [policy.name for policy in rules.policies if policy.lane == lane]
+        ladder, relay = names.whole_ladder(lane), names.relay_of(lane)
+        inside = [name for name in depths or () if names.lane_of(name) == lane]
+        lanes.add_row(lane, f"{ladder}.*", f"{relay}, {relay}.*", _depth(inside, depths), ", ".join(users))
+    return lanes
 
 
 def _like(pattern: str, depths: Mapping[str, int] | None) -> tuple[str, ...]:

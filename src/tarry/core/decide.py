@@ -108,10 +108,16 @@ class Rulebook:
     policies: tuple[Policy, ...]
     ladder: Ladder
     tiers: frozenset[int]
+    """Those that policies without a lane share."""
+    lane_tiers: frozenset[tuple[str, int]] = frozenset()
+    """Those of lanes."""
     _policies: dict[tuple[str, str | None, str | None], Policy | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    _ways: dict[tuple[int, int | None], Itinerary] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _ways: dict[tuple[int, int | None, str | None], Itinerary] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _by_lane: dict[str, frozenset[int]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _openings: dict[str, Opening] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Cached results: there are few queues and delays, and many messages."""
 
@@ -126,6 +132,20 @@ class Rulebook:
     def checks(self) -> dict[Check, Policy]:
         """The checks of messages that are due."""
         return {policy.check: policy for policy in self.policies if policy.check is not None}
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """The lanes that policies name, in alphabetical order."""
+        return tuple(sorted({policy.lane for policy in self.policies if policy.lane is not None}))
+
+    def tiers_of(self, lane: str | None) -> frozenset[int]:
+        """The tiers of a lane; without one, those that policies share."""
+        if lane is None:
+            return self.tiers
+        if lane not in self._by_lane:
+            found = frozenset(ms for name, ms in self.lane_tiers if name == lane)
+            return _remember(self._by_lane, lane, found)
+        return self._by_lane[lane]
 
     @property
     def learns(self) -> bool:
@@ -155,11 +175,12 @@ class Rulebook:
                     break
         return found
 
-    def way(self, delay_ms: int, base_ms: int | None) -> Itinerary:
+    def way(self, delay_ms: int, base_ms: int | None, lane: str | None = None) -> Itinerary:
         """The itinerary for a delay; `base_ms` is the part of it that may have its own tier."""
-        asked = (delay_ms, base_ms)
+        asked = (delay_ms, base_ms, lane)
         if asked not in self._ways:
-            return _remember(self._ways, asked, itinerary(self.ladder, delay_ms, self.tiers, base_ms))
+            found = itinerary(self.ladder, delay_ms, self.tiers_of(lane), base_ms, lane)
+            return _remember(self._ways, asked, found)
         return self._ways[asked]
 
     def opening(self, policy: Policy, at_ms: int) -> Opening | None:
@@ -252,7 +273,8 @@ def latest_due(failure: Failure, policy: Policy, now_ms: int) -> int:
 
 def postponed(decision: Schedule, due_ms: int, rules: Rulebook, now_ms: int) -> Schedule:
     """The same, due at another moment: never before it, and less than a granule of the ladder later."""
-    way = itinerary(rules.ladder, max(0, due_ms - now_ms), rules.tiers)
+    lane = decision.policy.lane
+    way = itinerary(rules.ladder, max(0, due_ms - now_ms), rules.tiers_of(lane), lane=lane)
     return decision._replace(itinerary=way, due_ms=now_ms + way.delay_ms)
 
 
@@ -272,16 +294,17 @@ def _way(failure: Failure, policy: Policy, rules: Rulebook, now_ms: int, draw: f
 
     An import has a due time already.
     """
+    lane = policy.lane
     if failure.import_due_ms is not None:
         left = max(failure.import_due_ms - now_ms, hint_of(failure, now_ms) or 0, 0)
-        return itinerary(rules.ladder, left, rules.tiers)
+        return itinerary(rules.ladder, left, rules.tiers_of(lane), lane=lane)
     base = policy.delay(failure.retry_count)
     hint = hint_of(failure, now_ms)
     wait = base if hint is None else hint if free else max(base, hint)
     # Whether a hint close to the maximum is accepted must not depend on the jitter draw.
     most_jitter = min(policy.longest_jitter(wait), max(0, LONGEST_DELAY - wait))
     jitter = rules.ladder.jitter(most_jitter, draw)
-    return rules.way(wait + jitter, wait if wait in rules.tiers else None)
+    return rules.way(wait + jitter, wait if wait in rules.tiers_of(lane) else None, lane)
 
 
 def _within_windows(way: Itinerary, policy: Policy, rules: Rulebook, now_ms: int, draw: float) -> Itinerary:
@@ -295,7 +318,7 @@ def _within_windows(way: Itinerary, policy: Policy, rules: Rulebook, now_ms: int
     most = found.spread(policy.windows, ladder.granularity_ms)
     # Not the draw itself: what the jitter moves past a closing would all have a high one.
     spread = ladder.jitter(most, draw * SPREAD_DIGITS % 1)
-    return itinerary(ladder, found.opens + spread - now_ms, rules.tiers)
+    return itinerary(ladder, found.opens + spread - now_ms, rules.tiers_of(policy.lane), lane=policy.lane)
 
 
 def _too_old(failure: Failure, policy: Policy, now_ms: int, due_ms: int) -> bool:

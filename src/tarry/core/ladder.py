@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tarry.core.durations import UNITS, format_duration, humanise
-from tarry.core.names import ENTER_LADDER, Names, digit_key, enter_key, skip_key
+from tarry.core.names import Names, digit_key, enter_key, enter_ladder_key, skip_key
 from tarry.errors import DelayTooLongError
 
 JITTER_HOPS = 2
@@ -84,11 +84,13 @@ class Itinerary(NamedTuple):
     """The whole delay, including all later legs."""
     leg_ms: int = 0
     """How long the first leg takes, if others follow; 0 if these tiers hold the whole delay."""
+    lane: str | None = None
+    """The lane that these tiers belong to; None for the tiers that policies share."""
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The routing keys for the tiers, sent as BCC: the broker keeps them and no consumer sees them."""
-        keys = [ENTER_LADDER if self.tier_ms is None else enter_key(self.tier_ms)]
+        keys = [enter_ladder_key(self.lane) if self.tier_ms is None else enter_key(self.tier_ms, self.lane)]
         top = at = len(self.digits) - 1
         for level, digit in ((top - place, digit) for place, digit in enumerate(self.digits) if digit):
             if level < at:
@@ -114,33 +116,40 @@ class Itinerary(NamedTuple):
         return (*found, left)
 
 
-def itinerary(ladder: Ladder, delay_ms: int, tiers: Collection[int], base_ms: int | None = None) -> Itinerary:
-    """The cheapest itinerary: the delay's tier, else the tier of `base_ms` and the ladder, else the ladder alone."""
+def itinerary(
+    ladder: Ladder, delay_ms: int, tiers: Collection[int], base_ms: int | None = None, lane: str | None = None
+) -> Itinerary:
+    """The cheapest itinerary: the delay's tier, else the tier of `base_ms` and the ladder, else the ladder alone.
+
+    `tiers` are those of the lane. A delay of several legs has no lane: only the shared relays lead to the router.
+    """
     tier = delay_ms if delay_ms in tiers else base_ms
     if tier is None or tier not in tiers or tier > delay_ms:
         tier = None
     rest = max(delay_ms, 0) - (tier or 0)
     whole, longest = (tier or 0) + ladder.granules(rest) * ladder.granularity_ms, ladder.longest_ms
     if rest <= longest:
-        return Itinerary(tier, ladder.digits(rest), whole)
+        return Itinerary(tier, ladder.digits(rest), whole, lane=lane)
     if delay_ms > LONGEST_DELAY:
         raise DelayTooLongError(
             f"A delay of {humanise(delay_ms)} is longer than a year ({humanise(LONGEST_DELAY)}), the most that a "
             "message can wait: shorten it."
         )
+    if lane is not None:
+        return itinerary(ladder, delay_ms, ())
     return Itinerary(tier, ladder.digits(longest), whole, (tier or 0) + longest)
 
 
 def first_queue(way: Itinerary, names: Names, ladder: Ladder) -> str:
-    """The first queue that a message waits in; without a delay, the relay."""
+    """The first queue that a message waits in; without a delay, the shared relay."""
     if way.tier_ms is not None:
-        return _tier_name(names, way.tier_ms)
+        return _tier_name(names, way.tier_ms, way.lane)
     for level, digit in zip(range(ladder.levels - 1, -1, -1), way.digits, strict=True):
         if digit:
-            return names.ladder_queue(level, ladder.ttl(level, digit))
-    return names.relay
+            return names.ladder_queue(level, ladder.ttl(level, digit), way.lane)
+    return names.relay_of(way.lane)
 
 
 @lru_cache(maxsize=4_096)
-def _tier_name(names: Names, tier_ms: int) -> str:
-    return names.tier(tier_ms)
+def _tier_name(names: Names, tier_ms: int, lane: str | None) -> str:
+    return names.tier(tier_ms, lane)

@@ -25,6 +25,14 @@ LONGEST_RELAYED_NAME = 240
 """Bytes. A longer destination name leaves no room for the name of its relay queue."""
 
 ENTER_LADDER = "~in:ladder"
+LANE = r"[a-z0-9][a-z0-9_-]{0,30}"
+"""A lane's name: one word without a dot."""
+
+LANE_SIGN = "~"
+"""Before a lane's name in the name of a queue or exchange, directly after `delay`, `ladder` or `relay`. Names of other
+queues have a dot there, and what follows the dot is a delay or a destination.
+"""
+
 NO_TIER = "~nowhere"
 """A routing key that no tier has."""
 LAYOVER = "~layover"
@@ -45,9 +53,14 @@ ROUND_HEADER = "tarry-round"
 """This header and `ID_HEADER` identify a message that the broker returns to the publisher."""
 
 
-def enter_key(tier_ms: int) -> str:
+def enter_key(tier_ms: int, lane: str | None = None) -> str:
     """The key that puts a message into a policy tier."""
-    return f"~in:{format_duration(tier_ms)}"
+    return f"~in:{format_duration(tier_ms)}" if lane is None else f"~in~{lane}:{format_duration(tier_ms)}"
+
+
+def enter_ladder_key(lane: str | None = None) -> str:
+    """The key that puts a message into the ladder, or into that of a lane."""
+    return ENTER_LADDER if lane is None else f"~in~{lane}:ladder"
 
 
 def digit_key(level: int, digit: int) -> str:
@@ -265,6 +278,11 @@ _STEMS: dict[Family, str] = {
 _DELAY = re.compile(r"[0-9]+(?:ms|s|m|h)")
 _LEVEL_AND_DELAY = re.compile(rf"([0-9]+)\.({_DELAY.pattern})")
 _WAIT_AND_POLICY = re.compile(rf"({_DELAY.pattern})\.(.+)")
+_LANE_FAMILIES: tuple[Family, ...] = ("tier", "ladder", "relay")
+"""Those of which each lane has its own."""
+_QUEUE_OF_LANE = re.compile(rf"(delay|ladder|relay){LANE_SIGN}({LANE})(?:\.(.+))?", re.DOTALL)
+_INTO_LANE = re.compile(rf"~in~({LANE}):.+")
+_EXCHANGE_OF_LANE = re.compile(rf"(?:ladder{LANE_SIGN}({LANE})\.[0-9]+|relay(?:\.else)?{LANE_SIGN}({LANE}))")
 
 
 class ParsedName(NamedTuple):
@@ -285,6 +303,8 @@ class ParsedName(NamedTuple):
     """Of a check queue."""
     wait: str | None = None
     """Of a check queue: how long messages wait there for an answer, as written in the name."""
+    lane: str | None = None
+    """Of a tier, a ladder queue or a relay queue that belongs to a lane."""
 
 
 def default_scheduled(prefix: str) -> str:
@@ -318,11 +338,23 @@ class Names:
 
     @property
     def relay(self) -> str:
-        return f"{self.prefix}relay"
+        return self.relay_of(None)
 
     @property
     def relay_else(self) -> str:
-        return f"{self.prefix}relay.else"
+        return self.relay_else_of(None)
+
+    def relay_of(self, lane: str | None) -> str:
+        """The exchange of the relays, and the relay queue that destinations share: of a lane, or of everything else."""
+        return f"{self.prefix}relay{_sign(lane)}"
+
+    def relay_else_of(self, lane: str | None) -> str:
+        return f"{self.prefix}relay.else{_sign(lane)}"
+
+    @property
+    def lanes_cancelled(self) -> str:
+        """The cancelled gate of all lanes, behind their relays. Where it leads on, lanes and other messages meet."""
+        return f"{self.prefix}lanes.cancelled"
 
     @property
     def held_gate(self) -> str:
@@ -422,25 +454,30 @@ class Names:
     def review(self) -> str:
         return f"{self.prefix}review"
 
-    def tier(self, delay: int | str) -> str:
+    def tier(self, delay: int | str, lane: str | None = None) -> str:
         """The queue for one delay of a policy: in milliseconds, or a placeholder for display."""
-        return f"{self.stem('tier')}{_delay_text(delay)}"
+        return f"{self.stem('tier', lane)}{_delay_text(delay)}"
 
-    @property
-    def whole_ladder(self) -> str:
+    def whole_ladder(self, lane: str | None = None) -> str:
         """Stands for all ladder queues in metrics; no queue has this name."""
-        return f"{self.prefix}ladder"
+        return self.stem("ladder", lane).removesuffix(".")
 
-    def ladder(self, level: int) -> str:
+    def ladder(self, level: int, lane: str | None = None) -> str:
         """The exchange of one level of the ladder."""
-        return f"{self.stem('ladder')}{level}"
+        return f"{self.stem('ladder', lane)}{level}"
 
-    def ladder_queue(self, level: int, delay: int | str) -> str:
+    def ladder_queue(self, level: int, delay: int | str, lane: str | None = None) -> str:
         """One queue of a level of the ladder; the delay as for `tier`."""
-        return f"{self.ladder(level)}.{_delay_text(delay)}"
+        return f"{self.ladder(level, lane)}.{_delay_text(delay)}"
 
-    def relay_queue(self, destination: Destination) -> str:
-        return f"{self.stem('relay')}{destination.label}"
+    def relay_queue(self, destination: Destination, lane: str | None = None) -> str:
+        return f"{self.stem('relay', lane)}{destination.label}"
+
+    def has_relay_queue(self, destination: Destination, lane: str | None = None) -> bool:
+        """Whether the destination can have a relay queue of its own: in a lane its name is longer."""
+        return destination.can_have_relay and (
+            lane is None or len(self.relay_queue(destination, lane).encode()) <= LONGEST_NAME
+        )
 
     def held_queue(self, holder: Holder) -> str:
         if isinstance(holder, Gate):
@@ -463,9 +500,10 @@ class Names:
         """The queue in which the probe's message must arrive."""
         return f"{self.probe_queue(token)}.spy"
 
-    def stem(self, family: Family) -> str:
-        """The beginning of the names of all queues of a family."""
-        return f"{self.prefix}{_STEMS[family]}"
+    def stem(self, family: Family, lane: str | None = None) -> str:
+        """The beginning of the names of all queues of a family, or of those of them that belong to a lane."""
+        stem = f"{self.prefix}{_STEMS[family]}"
+        return stem if lane is None else f"{stem.removesuffix('.')}{_sign(lane)}."
 
     def parse(self, queue: str) -> ParsedName | None:
         """What the name of a queue says; None if tarry would not give a queue this name."""
@@ -475,6 +513,23 @@ class Names:
         """Whether it is a tier or a ladder queue."""
         found = self.parse(queue)
         return found is not None and found.delay is not None
+
+    def lane_of(self, queue: str) -> str | None:
+        """The lane that a tier, a ladder queue or a relay queue belongs to; None for any other queue."""
+        found = self.parse(queue)
+        return found.lane if found is not None else None
+
+    def lane_of_exchange(self, exchange: str) -> str | None:
+        """The lane that an exchange belongs to; None for any other exchange."""
+        if not exchange.startswith(self.prefix):
+            return None
+        found = _EXCHANGE_OF_LANE.fullmatch(exchange, len(self.prefix))
+        return (found[1] or found[2]) if found else None
+
+    def lane_of_key(self, key: str) -> str | None:
+        """The lane that a routing key of the delay exchange leads into; None for any other key."""
+        found = _INTO_LANE.fullmatch(key)
+        return found[1] if found else None
 
     def destination_label(self, queue: str) -> str | None:
         """The label in the name of a relay queue or a held queue, also one of a gate; None for any other queue."""
@@ -488,7 +543,9 @@ class Names:
     def is_taken(self, name: str) -> bool:
         """Whether the queue of requests and the review queue must not have this name: another queue may have it."""
         fixed = (self.audit, self.cancelled, self.unroutable, self.layover, self.relay, self.events_stream)
-        return name in fixed or name.startswith(tuple(self.stem(family) for family in _STEMS if family != "probe"))
+        stems = [self.stem(family) for family in _STEMS if family != "probe"]
+        stems += [f"{self.stem(family).removesuffix('.')}{LANE_SIGN}" for family in _LANE_FAMILIES]
+        return name in fixed or name.startswith(tuple(stems))
 
     def has_prefix(self, name: str) -> bool:
         """Whether the name is one that only this installation uses. The two queues that can be named freely may have
@@ -503,6 +560,10 @@ class Names:
     def is_users(self, name: str) -> bool:
         """Whether it can be a queue of the user's, to be attached: not tarry's, the broker's, or a webhook's."""
         return not self.is_ours(name) and not name.startswith(WEBHOOKS)
+
+
+def _sign(lane: str | None) -> str:
+    return "" if lane is None else f"{LANE_SIGN}{lane}"
 
 
 def _delay_text(delay: int | str) -> str:
@@ -523,8 +584,20 @@ def _parse(names: Names, queue: str) -> ParsedName | None:
     }
     if queue in fixed:
         return fixed[queue]
+    of_lane = _QUEUE_OF_LANE.fullmatch(queue, len(names.prefix)) if queue.startswith(names.prefix) else None
+    if of_lane is not None:
+        return _parse_lane(of_lane[1], of_lane[2], of_lane[3])
     family = next((family for family in _STEMS if queue.startswith(names.stem(family))), None)
     return None if family is None else _parse_member(family, queue.removeprefix(names.stem(family)))
+
+
+def _parse_lane(word: str, lane: str, rest: str | None) -> ParsedName | None:
+    """Parses what follows the prefix, in parts: `delay`, `critical`, `8s`."""
+    if rest is None:
+        return ParsedName("relay", lane=lane) if word == "relay" else None
+    family = next(family for family in _LANE_FAMILIES if _STEMS[family] == f"{word}.")
+    found = _parse_member(family, rest)
+    return None if found is None else found._replace(lane=lane)
 
 
 def _parse_member(family: Family, rest: str) -> ParsedName | None:

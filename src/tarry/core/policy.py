@@ -25,7 +25,7 @@ from tarry.core.durations import format_duration, parse_duration
 from tarry.core.eligibility import Eligibility
 from tarry.core.globs import Effort, covers
 from tarry.core.model import Model, Number, Whole, WrongKeyError
-from tarry.core.names import Check
+from tarry.core.names import LANE, Check
 from tarry.core.windows import Window, longest_wait_ms
 
 MOST_RETRIES = 1_000
@@ -270,6 +270,12 @@ class Policy(Model):
     )
     return_to: Literal["queue", "exchange"] = Field(
         "queue", description="Return to the queue it failed in, or through the exchange it was published to."
+    )
+    lane: str | None = Field(
+        None,
+        pattern=rf"^{LANE}$",
+        description="Tiers, a ladder and relays that only policies with the same lane share, so that no other returns "
+        "are ahead of theirs.",
     )
     return_priority: Whole | None = Field(
         None,

@@ -54,9 +54,10 @@ def _depths(topology: Topology, channel: BlockingChannel) -> tuple[list[tuple[st
     names, ladder = topology.broker_names, topology.ladder_shape
     policy = next(one for one in topology.rules.policies if one.match.fits(QUEUE, None, None))
     tiers = sorted(policy.tiers())[: max(policy.max_retries, 1)]
-    steps = [names.ladder_queue(0, ladder.ttl(0, digit)) for digit in range(1, ladder.radix)]
+    steps = [names.ladder_queue(0, ladder.ttl(0, digit), policy.lane) for digit in range(1, ladder.radix)]
+    queues = [names.tier(ms, policy.lane) for ms in tiers]
     return (
-        [(names.tier(ms), _depth(channel, names.tier(ms))) for ms in tiers],
+        [(queue, _depth(channel, queue)) for queue in queues],
         sum(_depth(channel, step) for step in steps),
         _depth(channel, names.review_queue),
     )

@@ -34,6 +34,7 @@ from tarry.operations.action_log import recorded
 from tarry.operations.context import OperatorContext
 from tarry.operations.lookup import whole_retry_id
 from tarry.operations.paused_destination import command_arguments
+from tarry.topology.model import Topology
 
 Kind = Literal["cancel", "retry_now"]
 
@@ -208,6 +209,8 @@ class Diversion:
     kind: Kind
     on_release: bool
     due: datetime
+    tier: str | None = None
+    """The queue that its message waits in first; None if the retry is in another round by now."""
 
     @property
     def key(self) -> str:
@@ -262,7 +265,8 @@ async def ask(context: OperatorContext, waiting: WaitingRetry, kind: Kind, actor
     if row is None:
         await find(context, waiting.retry_id, kind)  # raises the reason
         raise just_changed(waiting.retry_id)
-    return Diversion(made, waiting.retry_id, waiting.round, kind, waiting.is_paused, row[0])
+    due, tier = row
+    return Diversion(made, waiting.retry_id, waiting.round, kind, waiting.is_paused, due, tier)
 
 
 def just_changed(retry_id: str) -> ConflictError:
@@ -308,11 +312,13 @@ async def bind(context: OperatorContext, diversion: Diversion) -> bool:
 
 
 async def _bind_on(context: OperatorContext, gate: str, diversion: Diversion) -> None:
-    """An installation of an earlier version lacks the gate for rechecks until `tarry topology apply`."""
+    """An installation of an earlier version lacks the gate for rechecks until `tarry topology apply`. The gate of lanes
+    exists only if there is a lane.
+    """
     try:
         await context.bind(context.names.cancelled, gate, diversion.key)
     except MissingOnBrokerError:
-        if gate != context.names.recheck_cancelled:
+        if gate not in (context.names.recheck_cancelled, context.names.lanes_cancelled):
             raise
 
 
@@ -344,7 +350,8 @@ async def end(context: OperatorContext, diversion: Diversion) -> None:
             raise
         except BrokerError as error:
             # A user without a permission for the newer gate cannot have bound it.
-            if gate != context.names.recheck_cancelled and not isinstance(error, MissingOnBrokerError):
+            newer = (context.names.recheck_cancelled, context.names.lanes_cancelled)
+            if gate not in newer and not isinstance(error, MissingOnBrokerError):
                 raise
     await context.store.change("unbound", id=diversion.id)
 
@@ -354,7 +361,18 @@ def gates(context: OperatorContext, diversion: Diversion) -> Iterator[str]:
     if diversion.on_release:
         yield context.names.released_gate
         yield context.names.recheck_cancelled
+    if _can_be_in_lane(context, diversion):
+        yield context.names.lanes_cancelled
     yield context.names.cancelled_gate
+
+
+def _can_be_in_lane(context: OperatorContext, diversion: Diversion) -> bool:
+    """A message stays in the lane that it was sent to, even if no policy names the lane any more: then the tier tells.
+    If there are lanes, the tier is not relied on: a router that crashed may have sent another copy to another tier.
+    """
+    if isinstance(context.files, Topology) and context.files.lanes:
+        return True
+    return diversion.tier is not None and context.names.lane_of(diversion.tier) is not None
 
 
 def _patience(context: OperatorContext, diversion: Diversion) -> float:

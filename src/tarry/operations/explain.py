@@ -104,6 +104,8 @@ class Explained:
     """The queues that it would wait in; of a delay that takes several legs, those of the first."""
     legs_ms: list[list[int]]
     """How long each leg takes, if the delay is longer than the ladder holds; otherwise empty."""
+    lane: str | None
+    """The lane whose tiers these are; null if they are those that all policies without a lane share."""
     due: list[str]
     returns_to: str | None
     return_priority: int | None
@@ -149,6 +151,8 @@ class PolicySchedule:
     max_retries: int
     max_retries_ceiling: int
     """The most retries that a request may ask for."""
+    lane: str | None
+    """The lane of its tiers; null if it shares its tiers with other policies without a lane."""
     return_priority: int | None
     """The AMQP priority of a returning message; null if it keeps its own."""
     windows: list[str]
@@ -348,6 +352,7 @@ def _waiting(explained: Explained, ends: Sequence[Schedule], topology: Topology)
         delay_ms=[one.itinerary.delay_ms for one in ends],
         itinerary=[list(queues_of(one.itinerary, names, ladder)) for one in ends],
         legs_ms=[list(one.itinerary.legs(ladder)) for one in ends if one.itinerary.leg_ms],
+        lane=ends[0].itinerary.lane if ends else None,
         due=[_moment(one.due_ms) for one in ends],
     )
 
@@ -381,6 +386,7 @@ def _schedule(policy: Policy, review_queue: str) -> PolicySchedule:
         match=policy.match.model_dump(exclude_none=True),
         max_retries=policy.max_retries,
         max_retries_ceiling=policy.ceiling,
+        lane=policy.lane,
         return_priority=policy.return_priority,
         windows=[window.describe() for window in policy.windows],
         budgets=[f"{one.describe()}, over it: {one.over}" for one in policy.budgets],
@@ -438,6 +444,7 @@ def _explained(found: Explanation, topology: Topology) -> Explained:
         window_why=found.window_why,
         itinerary=[],
         legs_ms=[],
+        lane=None,
         due=[],
         returns_to=found.returns_to,
         return_priority=found.return_priority,
@@ -467,11 +474,11 @@ def _breaker(topology: Topology, queue: str) -> str:
 def queues_of(way: Itinerary, names: Names, ladder: Ladder) -> Iterator[str]:
     """Every queue that a message waits in."""
     if way.tier_ms is not None:
-        yield names.tier(way.tier_ms)
+        yield names.tier(way.tier_ms, way.lane)
     top = len(way.digits) - 1
     for place, digit in enumerate(way.digits):
         if digit:
-            yield names.ladder_queue(top - place, ladder.ttl(top - place, digit))
+            yield names.ladder_queue(top - place, ladder.ttl(top - place, digit), way.lane)
 
 
 def _moment(ms: int) -> str:

@@ -118,12 +118,18 @@ def to_skip(plan: RoutePlan, decision: Schedule, reason: str) -> RoutePlan:
 
 
 def detour(plan: RoutePlan, outcome: PublishOutcome, rules: Rulebook) -> RoutePlan | None:
-    """The same delay by the ladder alone, if the tier refused the message; in several legs if it is a long one."""
+    """The same delay by the ladder alone, if the tier refused the message; in several legs if it is a long one. If the
+    tier is missing, by the shared ladder: of a lane that is removed, nothing is left.
+    """
     decision = plan.decision
     refused = outcome in (PublishOutcome.RETURNED, PublishOutcome.NACKED)
-    if not refused or not isinstance(decision, Schedule) or decision.itinerary.tier_ms is None:
+    if not refused or not isinstance(decision, Schedule):
         return None
-    way = itinerary(rules.ladder, decision.itinerary.delay_ms, ())
+    before = decision.itinerary
+    lane = before.lane if outcome is PublishOutcome.NACKED else None
+    if before.tier_ms is None and before.lane == lane:
+        return None
+    way = itinerary(rules.ladder, before.delay_ms, (), lane=lane)
     return plan._replace(decision=decision._replace(itinerary=way, due_ms=plan.now_ms + way.delay_ms))
 
 

@@ -48,7 +48,7 @@ def check_topology(topology: Topology, address: Address) -> list[Finding]:
 
     A missing layover queue does not: only delays that are longer than the ladder holds need it, and they go through the
     unroutable queue meanwhile, one leg after the other. Nor does a missing gate for checks or check queue: messages
-    return without being asked about.
+    return without being asked about. Nor does the relay of a destination in a lane: the lane's shared one is used.
     """
     found = verify(topology, address)
     wrong = [one for one in found if one.level == "wrong" and not _is_dispensable(one, topology.broker_names)]
@@ -61,7 +61,12 @@ def _is_dispensable(finding: Finding, names: Names) -> bool:
     """Whether the finding is that a part is missing which a router can do without, or a binding to one."""
     missing = finding.things[0]
     parts = (f"queue {names.layover}", f"exchange {names.check_gate}")
-    return finding.check == "missing" and (missing.endswith(parts) or f"queue {names.stem('check')}" in missing)
+    if finding.check != "missing":
+        return False
+    queue = missing.rpartition("queue ")[2]
+    found = names.parse(queue)
+    in_lane = found is not None and found.kind == "relay" and found.lane is not None and found.label is not None
+    return in_lane or missing.endswith(parts) or f"queue {names.stem('check')}" in missing
 
 
 def log_warnings(findings: Iterable[Finding]) -> None:

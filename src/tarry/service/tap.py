@@ -68,7 +68,9 @@ def read_sighting(
         log.warning("not a return", error=str(error))
         return None
     found = names.parse(tier)
-    known_tier = tier if found is not None and found.kind == "tier" else names.whole_ladder
+    known_tier = tier
+    if found is None or found.kind != "tier":
+        known_tier = names.whole_ladder(found.lane if found is not None and found.kind == "ladder" else None)
     trace, scheduled_ms = _traced_wait(fields, at_ms)
     return Return(
         retry_id,

@@ -6,13 +6,12 @@ message from its request back to its origin.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tarry.core.durations import UNITS
 from tarry.core.ladder import Ladder
 from tarry.core.names import (
     AUTOMATIC,
-    ENTER_LADDER,
     GATE_KINDS,
     LAYOVER,
     Check,
@@ -22,6 +21,7 @@ from tarry.core.names import (
     Names,
     digit_key,
     enter_key,
+    enter_ladder_key,
     skip_key,
 )
 from tarry.topology.model import EventsSection, Topology
@@ -41,18 +41,25 @@ LARGEST_SEGMENT = 100_000_000
 
 def blueprint(topology: Topology) -> Blueprint:
     """What a broker needs for this topology, without any destination."""
-    names, ladder = topology.broker_names, topology.ladder_shape
+    names, ladder, lanes = topology.broker_names, topology.ladder_shape, topology.lanes
     tiers, checks = sorted(topology.rules.tiers), sorted(topology.rules.checks)
     events = events_blueprint(names, topology.events)
-    webhooks = [webhook_blueprint(names, webhook) for webhook in topology.webhooks]
+    webhooks = [webhook_blueprint(names, webhook, lanes) for webhook in topology.webhooks]
+    own = [lane_blueprint(names, ladder, lane, sorted(topology.rules.tiers_of(lane))) for lane in lanes]
     return Blueprint(
-        exchanges=(*_exchanges(names, ladder), *events.exchanges),
+        exchanges=(
+            *_exchanges(names, ladder),
+            *events.exchanges,
+            *((lanes_gate(names),) if lanes else ()),
+            *(exchange for one in own for exchange in one.exchanges),
+        ),
         queues=(
             *_service_queues(names),
             *events.queues,
             *(check_queue(names, check) for check in checks),
             *_tier_queues(names, ladder, tiers),
             *_ladder_queues(names, ladder),
+            *(queue for one in own for queue in one.queues),
             *(queue for one in webhooks for queue in one.queues),
         ),
         bindings=(
@@ -62,8 +69,44 @@ def blueprint(topology: Topology) -> Blueprint:
             *_tier_bindings(names, ladder, tiers),
             *_ways_in(names),
             *(check_entry(names, check) for check in checks),
+            *(binding for one in own for binding in one.bindings),
             *(binding for one in webhooks for binding in one.bindings),
         ),
+    )
+
+
+def lane_blueprint(names: Names, ladder: Ladder, lane: str, tiers: list[int]) -> Blueprint:
+    """The tiers, the ladder and the shared relay of one lane. Its entries are bound last: until then nothing enters."""
+    relay = relay_queue(names.relay_of(lane), names, lane)
+    return Blueprint(
+        exchanges=(
+            Exchange(names.relay_else_of(lane), "fanout"),
+            Exchange(names.relay_of(lane), "direct", _otherwise(names.relay_else_of(lane))),
+            *_ladder_exchanges(names, ladder, lane),
+        ),
+        queues=(relay, *_tier_queues(names, ladder, tiers, lane), *_ladder_queues(names, ladder, lane)),
+        bindings=(
+            Binding(names.relay_else_of(lane), "", relay.name),
+            *_ladder_bindings(names, ladder, lane),
+            *_tier_bindings(names, ladder, tiers, lane),
+        ),
+    )
+
+
+def lanes_gate(names: Names) -> Exchange:
+    """Where a message of a lane is diverted if it is cancelled: it comes from a relay of its lane."""
+    return Exchange(names.lanes_cancelled, "direct", _otherwise(names.held_gate))
+
+
+def lane_relays(names: Names, destination: Destination, lanes: Iterable[str]) -> Blueprint:
+    """The relay queues of an attached destination in these lanes. Where one is missing, the lane's shared relay is
+    used.
+    """
+    own = {lane: names.relay_queue(destination, lane) for lane in lanes if names.has_relay_queue(destination, lane)}
+    return Blueprint(
+        exchanges=(),
+        queues=tuple(relay_queue(queue, names, lane) for lane, queue in own.items()),
+        bindings=tuple(Binding(names.relay_of(lane), destination.key, queue) for lane, queue in own.items()),
     )
 
 
@@ -84,7 +127,7 @@ def events_blueprint(names: Names, section: EventsSection) -> Blueprint:
     )
 
 
-def webhook_blueprint(names: Names, webhook: Webhook) -> Blueprint:
+def webhook_blueprint(names: Names, webhook: Webhook, lanes: Iterable[str] = ()) -> Blueprint:
     """The queue of a webhook's deliveries, attached to tarry by its own arguments, and its bindings.
 
     One consumer at a time reads it, so that its rate applies to the endpoint, however many services run. It is bound to
@@ -92,25 +135,26 @@ def webhook_blueprint(names: Names, webhook: Webhook) -> Blueprint:
     """
     destination = webhook.destination(names)
     queue = Queue(destination.name, _quorum(dead_letter_to=names.intake, single_active_consumer=True), role="webhook")
-    attached = destination_blueprint(names, destination)
+    attached = destination_blueprint(names, destination, lanes)
     keys = (Binding(names.events, key, destination.name) for key in webhook.binding_keys())
     return Blueprint(exchanges=(), queues=(queue, *attached.queues), bindings=(*attached.bindings, *keys))
 
 
-def destination_blueprint(names: Names, destination: Destination) -> Blueprint:
+def destination_blueprint(names: Names, destination: Destination, lanes: Iterable[str] = ()) -> Blueprint:
     """What one attached destination needs: its own relay queue, its held queue, and its binding to the deliver
-    exchange.
+    exchange; and a relay queue in each of these lanes.
 
     The held queue is declared in advance: an operator who pauses the destination may have a user that cannot declare
     queues.
     """
-    relay = relay_queue(names.relay_queue(destination), names)
+    relay, of_lanes = relay_queue(names.relay_queue(destination), names), lane_relays(names, destination, lanes)
     return Blueprint(
         exchanges=(),
-        queues=(relay, held_queue(names, destination)) if destination.can_have_relay else (),
+        queues=(relay, held_queue(names, destination), *of_lanes.queues) if destination.can_have_relay else (),
         bindings=(
             way_home(names, destination),
             *((Binding(names.relay, destination.key, relay.name),) if destination.can_have_relay else ()),
+            *of_lanes.bindings,
         ),
     )
 
@@ -165,9 +209,10 @@ def former_bindings(names: Names) -> tuple[Binding, ...]:
     )
 
 
-def relay_queue(name: str, names: Names) -> Queue:
+def relay_queue(name: str, names: Names, lane: str | None = None) -> Queue:
     """A queue with a TTL of 0: it keeps a failing destination from stalling the tiers for all other destinations."""
-    return Queue(name, _quorum(ttl=0, dead_letter_to=names.held_gate), role="relay")
+    onward = names.held_gate if lane is None else names.lanes_cancelled
+    return Queue(name, _quorum(ttl=0, dead_letter_to=onward), role="relay")
 
 
 def _quorum(
@@ -202,13 +247,17 @@ def _exchanges(names: Names, ladder: Ladder) -> Iterator[Exchange]:
     yield Exchange(names.relay_else, "fanout")
     yield Exchange(names.relay, "direct", _otherwise(names.relay_else))
     yield Exchange(names.cancelled_gate, "direct", _otherwise(names.relay))
-    for level in range(ladder.levels):
-        yield Exchange(names.ladder(level), "direct", _otherwise(names.unroutable))
+    yield from _ladder_exchanges(names, ladder)
     yield Exchange(names.delay, "direct")
     yield Exchange(names.review, "fanout")
     yield Exchange(names.spool, "fanout")
     yield Exchange(names.reports, "fanout")
     yield Exchange(names.intake, "fanout")
+
+
+def _ladder_exchanges(names: Names, ladder: Ladder, lane: str | None = None) -> Iterator[Exchange]:
+    for level in range(ladder.levels):
+        yield Exchange(names.ladder(level, lane), "direct", _otherwise(names.unroutable))
 
 
 def _otherwise(exchange: str) -> Arguments:
@@ -256,36 +305,43 @@ def _ways_in(names: Names) -> Iterator[Binding]:
     yield Binding(names.intake, "", names.scheduled)
 
 
-def _tier_queues(names: Names, ladder: Ladder, tiers: list[int]) -> Iterator[Queue]:
+def _tier_queues(names: Names, ladder: Ladder, tiers: list[int], lane: str | None = None) -> Iterator[Queue]:
     for ms in tiers:
-        yield Queue(names.tier(ms), _quorum(ttl=ms, dead_letter_to=names.ladder(ladder.levels - 1)), role="tier")
+        onward = names.ladder(ladder.levels - 1, lane)
+        yield Queue(names.tier(ms, lane), _quorum(ttl=ms, dead_letter_to=onward), role="tier")
 
 
-def _tier_bindings(names: Names, ladder: Ladder, tiers: list[int]) -> Iterator[Binding]:
+def _tier_bindings(names: Names, ladder: Ladder, tiers: list[int], lane: str | None = None) -> Iterator[Binding]:
     for ms in tiers:
-        yield Binding(names.delay, enter_key(ms), names.tier(ms))
-    yield Binding(names.delay, ENTER_LADDER, names.ladder(ladder.levels - 1), "exchange")
+        yield Binding(names.delay, enter_key(ms, lane), names.tier(ms, lane))
+    yield Binding(names.delay, enter_ladder_key(lane), names.ladder(ladder.levels - 1, lane), "exchange")
 
 
-def _ladder_queues(names: Names, ladder: Ladder) -> Iterator[Queue]:
+def _ladder_queues(names: Names, ladder: Ladder, lane: str | None = None) -> Iterator[Queue]:
     for level, digit in _digits(ladder):
         ttl = ladder.ttl(level, digit)
-        arguments = _quorum(ttl=ttl, dead_letter_to=_next_step(names, level))
-        yield Queue(names.ladder_queue(level, ttl), arguments, role="ladder")
+        arguments = _quorum(ttl=ttl, dead_letter_to=_next_step(names, level, lane))
+        yield Queue(names.ladder_queue(level, ttl, lane), arguments, role="ladder")
 
 
-def _ladder_bindings(names: Names, ladder: Ladder) -> Iterator[Binding]:
+def _ladder_bindings(names: Names, ladder: Ladder, lane: str | None = None) -> Iterator[Binding]:
     for level, digit in _digits(ladder):
-        yield Binding(names.ladder(level), digit_key(level, digit), names.ladder_queue(level, ladder.ttl(level, digit)))
+        queue = names.ladder_queue(level, ladder.ttl(level, digit), lane)
+        yield Binding(names.ladder(level, lane), digit_key(level, digit), queue)
     for level in range(ladder.levels):
-        yield Binding(names.ladder(level), skip_key(level, None), names.cancelled_gate, "exchange")
+        yield Binding(names.ladder(level, lane), skip_key(level, None), _end_of_ladder(names, lane), "exchange")
         for lower in range(level):
-            yield Binding(names.ladder(level), skip_key(level, lower), names.ladder(lower), "exchange")
+            yield Binding(names.ladder(level, lane), skip_key(level, lower), names.ladder(lower, lane), "exchange")
 
 
 def _digits(ladder: Ladder) -> Iterator[tuple[int, int]]:
     return ((level, digit) for level in range(ladder.levels) for digit in range(1, ladder.radix))
 
 
-def _next_step(names: Names, level: int) -> str:
-    return names.ladder(level - 1) if level else names.cancelled_gate
+def _next_step(names: Names, level: int, lane: str | None) -> str:
+    return names.ladder(level - 1, lane) if level else _end_of_ladder(names, lane)
+
+
+def _end_of_ladder(names: Names, lane: str | None) -> str:
+    """The cancelled gate; in a lane its relays come first, because behind the gate all messages share their path."""
+    return names.cancelled_gate if lane is None else names.relay_of(lane)

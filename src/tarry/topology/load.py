@@ -27,6 +27,7 @@ ALPHABETS = {
     "name": "use small letters, digits, `.`, `_` and `-`, and start with a letter or digit",
     "prefix": "use letters, digits, `.`, `_`, `:` and `-`, 64 at the most",
     "url_env": "use letters, digits and `_`",
+    "lane": "use small letters, digits, `_` and `-`, 31 at the most, and start with a letter or digit",
 }
 """The patterns of these fields, described in words."""
 

@@ -238,8 +238,18 @@ class Topology(Model):
         policies = (
             tuple(policy.scaled(self.time_scale) for policy in self.policies) if self.time_scale != 1 else self.policies
         )
-        delays = frozenset().union(*(policy.tiers() for policy in policies))
-        return Rulebook(policies, self.ladder_shape, frozenset(ms for ms in delays if ms <= LONGEST_TTL))
+        tiers = {(policy.lane, ms) for policy in policies for ms in policy.tiers() if ms <= LONGEST_TTL}
+        return Rulebook(
+            policies,
+            self.ladder_shape,
+            frozenset(ms for lane, ms in tiers if lane is None),
+            frozenset((lane, ms) for lane, ms in tiers if lane is not None),
+        )
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """The lanes that policies name, in alphabetical order."""
+        return tuple(sorted({policy.lane for policy in self.policies if policy.lane is not None}))
 
 
 def _or_raise(model: T, wrong: list[str]) -> T:

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from tarry.core.names import Names
 from tarry.topology.blueprint import former_bindings
-from tarry.topology.expected import left_over_exchanges, left_over_queues, tier_role
+from tarry.topology.expected import (
+    former_entries,
+    lane_relays_missing,
+    left_over_exchanges,
+    left_over_queues,
+    tier_role,
+)
 from tarry.topology.live import Live
 from tarry.topology.objects import Binding, Blueprint, Exchange, Queue, Scalar
 
@@ -49,8 +55,8 @@ class Plan:
     conflicts: tuple[Conflict, ...] = ()
     left_over: tuple[Queue | Exchange, ...] = ()
     former: tuple[Binding, ...] = ()
-    """Bindings of an earlier version that bypass the gates of this one, and those of events that a webhook does not
-    want any more.
+    """Bindings of an earlier version that bypass the gates of this one, those of events that a webhook does not want
+    any more, and those that lead into a lane that no policy names.
     """
 
     @property
@@ -59,11 +65,12 @@ class Plan:
 
 
 def make_plan(names: Names, wanted: Blueprint, live: Live) -> Plan:
+    relays = lane_relays_missing(names, wanted, live)
     return Plan(
         missing=Blueprint(
             exchanges=tuple(exchange for exchange in wanted.exchanges if exchange.name not in live.exchanges),
-            queues=tuple(queue for queue in wanted.queues if queue.name not in live.queues),
-            bindings=tuple(binding for binding in wanted.bindings if binding not in live.bindings),
+            queues=(*(queue for queue in wanted.queues if queue.name not in live.queues), *relays.queues),
+            bindings=(*(binding for binding in wanted.bindings if binding not in live.bindings), *relays.bindings),
         ),
         different=tuple(_different(wanted, live)),
         conflicts=tuple(_conflicts(wanted, live)),
@@ -71,6 +78,7 @@ def make_plan(names: Names, wanted: Blueprint, live: Live) -> Plan:
         former=(
             *(binding for binding in former_bindings(names) if binding in live.bindings),
             *_former_events(names, wanted, live),
+            *former_entries(names, wanted, live),
         ),
     )
 

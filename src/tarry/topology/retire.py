@@ -1,5 +1,8 @@
 """Drains and prunes retired tiers: unbinds a tier, waits until it is empty, then deletes it.
 
+The queues of a lane that no policy names are not drained one by one: messages pass from one of them to the next. Apply
+closes the entries of the lane, and prune deletes all of it once all of it is empty.
+
 No single reading proves that a queue is empty. A quorum queue refuses `delete if-empty`. The AMQP message count omits
 messages that are being dead-lettered, and the management API's count, which includes them, is up to five seconds old.
 So an unbound queue counts as empty when the management API has reported it empty for so long that at least one of the
@@ -10,14 +13,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tarry.amqp.declare import channel
 from tarry.amqp.management import Management
 from tarry.amqp.url import Address
 from tarry.core.names import Destination
 from tarry.errors import NotDrainableError, TopologyMismatchError
-from tarry.topology.expected import Expected, left_over_exchanges, left_over_queues, tier_role
+from tarry.topology.expected import (
+    Expected,
+    former_entries,
+    lanes_of,
+    lanes_wanted,
+    left_over_exchanges,
+    left_over_queues,
+    tier_role,
+)
 from tarry.topology.live import Live, read_live
 from tarry.topology.model import Topology
 from tarry.topology.objects import Queue
@@ -90,6 +101,11 @@ def drainable(expected: Expected, live: Live, name: str) -> Queue:
         what = "check" if tier_role(names, name) == "check" else "delay"
         raise NotDrainableError(
             f"{name} is in use: remove its {what} from every policy first, apply, restart the router."
+        )
+    if (lane := names.lane_of(name)) is not None and lane not in expected.topology.lanes:
+        raise NotDrainableError(
+            f"{name} belongs to lane {lane}, which no policy names: run `tarry topology apply`, after which nothing "
+            "enters the lane, then `tarry topology prune` once its messages have left it."
         )
     if not leads_home(expected, live, tier):
         raise TopologyMismatchError(
@@ -166,29 +182,59 @@ def prune(
         time.sleep(POLL_SECONDS)
     empty += serving_webhooks(expected, read_live(management), empty)
     delete_empty(topology, address, empty)
-    unused = [name for name in unused_levels(expected, read_live(management)) if only is None or name in only]
-    levels = _delete_unused_levels(topology, address, unused)
+    live = read_live(management)
+    unused = [name for name in unused_levels(expected, live) if only is None or name in only]
+    of_lanes = [name for name in unused_of_lanes(expected, live) if only is None or name in only]
+    levels = _delete_unused_levels(topology, address, unused) + _delete_of_lanes(topology, address, of_lanes)
     return PrunedTiers((*empty, *levels), {name: reason for name, reason in kept.items() if reason is not None})
 
 
 def prunable(expected: Expected, live: Live) -> list[str]:
     """What prune would delete now."""
     tiers = [name for name, reason in reasons_to_keep(expected, live).items() if reason is None]
-    return [*sorted(tiers), *serving_webhooks(expected, live, tiers), *unused_levels(expected, live)]
+    without = replace(live, queues={name: queue for name, queue in live.queues.items() if name not in set(tiers)})
+    exchanges = [*unused_levels(expected, live), *unused_of_lanes(expected, without)]
+    return [*sorted(tiers), *serving_webhooks(expected, live, tiers), *exchanges]
 
 
 def serving_webhooks(expected: Expected, live: Live, queues: Iterable[str]) -> list[str]:
     """The relay queues and held queues of those of these queues that belong to webhooks."""
     names = expected.names
     gone = [Destination("queue", queue) for queue in queues if names.webhook_of(queue) is not None]
-    wanted = [name for one in gone for name in (names.relay_queue(one), names.held_queue(one))]
+    lanes = (None, *sorted(lanes_of(names, live.queues))) if gone else ()
+    wanted = [
+        name for one in gone for name in (*(names.relay_queue(one, lane) for lane in lanes), names.held_queue(one))
+    ]
     return [name for name in wanted if name in live.queues]
 
 
 def reasons_to_keep(expected: Expected, live: Live) -> dict[str, str | None]:
     """Every retired tier with the reason to keep it, or None if it can be deleted."""
-    retired = left_over_queues(expected.names, expected.blueprint, live)
-    return {queue.name: _reason_to_keep(expected, live, queue.name) for queue in retired}
+    retired = [queue.name for queue in left_over_queues(expected.names, expected.blueprint, live)]
+    lanes = _reasons_to_keep_lanes(expected, live)
+    reasons: dict[str, str | None] = {}
+    for name in retired:
+        lane = expected.names.lane_of(name)
+        in_gone_lane = lane is not None and lane in lanes
+        reasons[name] = lanes[lane or ""] if in_gone_lane else _reason_to_keep(expected, live, name)
+    return reasons
+
+
+def _reasons_to_keep_lanes(expected: Expected, live: Live) -> dict[str, str | None]:
+    """Every lane that no policy names, with the reason to keep all of its queues, or None if they can be deleted."""
+    names = expected.names
+    gone = lanes_of(names, live.queues) - lanes_wanted(names, expected.blueprint)
+    open_lanes = {names.lane_of_key(entry.key) for entry in former_entries(names, expected.blueprint, live)}
+    depths = dict.fromkeys(gone, 0)
+    for name, depth in live.depths.items():
+        lane = names.lane_of(name)
+        if lane is not None and lane in depths:
+            depths[lane] += depth
+    reasons: dict[str, str | None] = {}
+    for lane, depth in depths.items():
+        holds = f"its lane {lane} still holds {depth} messages, which leave when they expire" if depth else None
+        reasons[lane] = f"messages can still enter lane {lane}: tarry topology apply" if lane in open_lanes else holds
+    return reasons
 
 
 def _reason_to_keep(expected: Expected, live: Live, name: str) -> str | None:
@@ -220,7 +266,35 @@ def unused_levels(expected: Expected, live: Live) -> list[str]:
     used |= {exchange.alternate for exchange in live.exchanges.values()}
     used |= {end for binding in live.bindings for end in (binding.source, binding.destination)}
     retired = left_over_exchanges(expected.names, expected.blueprint, live)
-    return [level.name for level in retired if level.name not in used]
+    levels = [level.name for level in retired if level.name not in used]
+    return [name for name in levels if not _is_of_lanes(expected, name)]
+
+
+def unused_of_lanes(expected: Expected, live: Live) -> list[str]:
+    """Exchanges of lanes that no policy names and that have no queue any more; then the gate that lanes share, if no
+    lane is left.
+    """
+    names = expected.names
+    entered = (names.lane_of_key(entry.key) for entry in live.bindings_from(names.delay))
+    kept = lanes_of(names, live.queues) | lanes_wanted(names, expected.blueprint)
+    kept |= {lane for lane in entered if lane is not None}
+    of_lanes = ((name, names.lane_of_exchange(name)) for name in sorted(live.exchanges))
+    unused = [name for name, lane in of_lanes if lane is not None and lane not in kept]
+    gate_is_unused = names.lanes_cancelled in live.exchanges and not kept
+    return [*unused, names.lanes_cancelled] if gate_is_unused else unused
+
+
+def _is_of_lanes(expected: Expected, exchange: str) -> bool:
+    return expected.names.lane_of_exchange(exchange) is not None or exchange == expected.names.lanes_cancelled
+
+
+def _delete_of_lanes(topology: Topology, address: Address, exchanges: list[str]) -> list[str]:
+    """No message is in the lane and none can enter it, so bindings between these exchanges carry nothing."""
+    if exchanges:
+        with channel(address, "topology prune", deploy_rights(topology)) as open_channel:
+            for name in exchanges:
+                open_channel.exchange_delete(name)
+    return exchanges
 
 
 def _delete_unused_levels(topology: Topology, address: Address, levels: list[str]) -> list[str]:

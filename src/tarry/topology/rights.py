@@ -37,6 +37,8 @@ def router_rights(topology: Topology) -> Rights:
     sources = [names.deliver, names.cancelled_gate, names.held_gate, names.released_gate]
     sources += [names.recheck_cancelled, names.recheck_held]
     sources += [exchange for kind in GATE_KINDS for exchange in (names.gate(kind), names.recheck_gate(kind))]
+    if topology.lanes:
+        sources.append(names.lanes_cancelled)
     if topology.events.enabled:
         exchanges.append(names.events)
         consumed.append(names.events_stream)

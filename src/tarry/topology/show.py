@@ -88,9 +88,14 @@ def _out(topology: Topology) -> list[RouteStep]:
             "onward",
             ENTER_LADDER,
             "one tier for each delay that a policy names",
-            tuple(map(names.tier, tiers)),
+            (*map(names.tier, tiers), *_tiers_of_lanes(topology)),
         ),
     ]
+
+
+def _tiers_of_lanes(topology: Topology) -> Iterator[str]:
+    names, rules = topology.broker_names, topology.rules
+    return (names.tier(ms, lane) for lane in rules.lanes for ms in sorted(rules.tiers_of(lane)))
 
 
 def _ladder(topology: Topology) -> list[RouteStep]:
@@ -108,7 +113,7 @@ def _level(topology: Topology, level: int) -> RouteStep:
         "onward",
         _span(skip_key(level, level - 1 if level else None), skip_key(level, None)),
         _level_meaning(ladder, level, names.unroutable),
-        tuple(names.ladder_queue(level, wait) for wait in waits),
+        tuple(names.ladder_queue(level, wait, lane) for lane in (None, *topology.lanes) for wait in waits),
     )
 
 
@@ -149,7 +154,7 @@ def _home(topology: Topology) -> list[RouteStep]:
             "onward",
             "else, shared",
             "passes at once; keeps a destination that rejects from stalling the tiers of all others",
-            (names.relay,),
+            (names.relay, *map(names.relay_of, topology.lanes)),
         ),
         RouteStep(
             names.held_gate,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 
 import pytest
@@ -19,7 +20,7 @@ from tarry.topology.model import Topology
 from tarry.topology.rights import router_rights
 from tests.integration.operations.operators import Operator
 from tests.integration.operations.witness import Witness
-from tests.support.installation import Installation
+from tests.support.installation import POLICIES, Installation
 from tests.support.router import Router
 from tests.support.spaces import SharedBroker
 from tests.support.waiting import wait_for
@@ -27,6 +28,12 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture
 def limited(broker: SharedBroker, installation: Installation, topology: Topology) -> Iterator[Operator]:
+    with router_user(broker, installation, topology) as operator:
+        yield operator
+
+
+@contextmanager
+def router_user(broker: SharedBroker, installation: Installation, topology: Topology) -> Iterator[Operator]:
     """Operator with the router's own user."""
     name, rights = f"router-{installation.address.vhost}", asdict(router_rights(topology))
     broker.api(f"users/{name}", method="PUT", body={"password": "pw", "tags": "management"})
@@ -68,6 +75,21 @@ def test_everything_can_be_done_to_an_attached_destination(
         operator.do(lambda context: resume(context, scope="automatic-retries", actor="ann"))
         wait_for(lambda: len(witness.seen) == 3, what="the automatic one")
     assert [one.message_id for one in witness.seen] == ["hurried", "held", "automatic"]
+
+
+def test_a_retry_in_a_lane_can_be_cancelled(
+    broker: SharedBroker, installation: Installation, start: Callable[..., Router]
+) -> None:
+    installation.write_policies(POLICIES.replace('name = "quick"', 'name = "quick"\nlane = "gold"'))
+    topology = installation.apply().topology
+    queue = _attached(installation, topology, "quick.a")
+    with router_user(broker, installation, topology) as operator:
+        start(RABBITMQ_URL=operator.amqp_url or "").wait_ready()
+        installation.request(queue, "cancelled", error_class="rate_limited", retry_after_ms=15_000)
+        wait_for(lambda: installation.transitions("scheduled") == 1, what="it to wait")
+        assert operator.do(lambda context: cancel(context, "cancelled", actor="ann")).answer == "cancelled"
+        bindings = installation.api("exchanges/{vhost}/retry.lanes.cancelled/bindings/source")
+        assert [binding["destination"] for binding in bindings] == ["retry.cancelled"]
 
 
 def test_a_pause_of_an_unattached_queue_is_refused_with_the_remedy(

@@ -61,3 +61,16 @@ def test_stalls_of_a_thousand_relays_look_at_each_name_a_few_times(monkeypatch: 
     monkeypatch.setattr(Names, "parse", counting)
     assert len(stalls(look, look, flow, flow, flow)) == 1_000
     assert len(parsed) < 10_000
+
+
+def test_a_relay_of_a_lane_is_stalled_whatever_passes_the_others() -> None:
+    look = Depths(
+        Names(), {"retry.relay~gold.orders": STUCK, "retry.relay.orders": EMPTY, "retry.ladder~gold.1.2s": STUCK}
+    )
+    others = {("retry.delay.8s", "orders"): 9}
+    assert [one.queue for one in stalls(look, look, others, {}, {})] == [
+        "retry.ladder~gold.1.2s",
+        "retry.relay~gold.orders",
+    ]
+    own = {("retry.delay~gold.8s", "orders"): 1}
+    assert stalls(look, look, own, {}, {}) == []

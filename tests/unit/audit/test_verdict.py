@@ -245,3 +245,17 @@ def test_what_has_left_a_check_queue_late_is_late_while_it_can_be_in_the_taps_qu
     snapshot = Snapshot(NOW, {}, [one], gates={"6f1c": ["retry.check.1h.gold"]}, tap_seen=NOW - 2 * GRACE)
     assert [late.where for late in judge(snapshot, depths(audit=1), grace=GRACE).late] == [("retry.audit",)]
     assert judge(replace(snapshot, tap_seen=NOW), depths(audit=1), grace=GRACE).lost == 1
+
+
+def test_a_message_of_a_lane_can_be_in_the_relays_of_the_lane_and_in_the_others() -> None:
+    """In the others if it was published again."""
+    row, full = overdue(tier="retry.delay~gold.8s"), QueueDepth(messages=40, ready=40)
+    for relay in ("retry.relay~gold.orders", "retry.relay~gold", "retry.relay.orders", "retry.relay"):
+        found = Depths(Names(), {relay: full})
+        (late,) = judge(Snapshot(NOW, {}, overdue=[row]), found).late
+        assert late.where == (relay,)
+        assert relay in deciding_queues(Snapshot(NOW, {}, overdue=[row]), found)
+    other = Depths(Names(), {"retry.relay~silver.orders": full, "retry.relay~silver": full})
+    assert judge(Snapshot(NOW, {}, overdue=[row]), other).lost == 1
+    without = Depths(Names(), {"retry.relay~gold.orders": full})
+    assert judge(Snapshot(NOW, {}, overdue=[overdue(tier=EIGHT)]), without).lost == 1

@@ -57,6 +57,7 @@ def test_a_failure_described_by_flags(tarry: typer.Typer) -> None:
         "window_why": "",
         "itinerary": [["retry.delay.4s"], ["retry.delay.5s"]],
         "legs_ms": [],
+        "lane": None,
         "returns_to": "queue orders",
         "return_priority": None,
         "priority_why": "",
@@ -296,3 +297,17 @@ def test_mistakes_say_what_to_do(tarry: typer.Typer, arguments: list[str], messa
     code, output = run(tarry, *arguments)
     assert code == 2
     assert message in output
+
+
+def test_a_lane_is_told_with_its_queues(tarry: typer.Typer, tmp_path: Path) -> None:
+    (tmp_path / "tarry.toml").write_text(
+        '[[policy]]\nname = "gold"\nschedule = ["8s"]\njitter = "125ms"\nmax_retries = 2\nlane = "critical"\n',
+        encoding="utf-8",
+    )
+    found = json.loads(run_cli(["explain", "--topology", str(tmp_path), "--queue", "orders", "--json"]).output)
+    assert found["lane"] == "critical"
+    assert found["itinerary"][1] == ["retry.delay~critical.8s", "retry.ladder~critical.0.125ms"]
+    shown = run_cli(["explain", "--topology", str(tmp_path), "--queue", "orders"]).output
+    assert "lane       critical: only policies with this lane use these queues" in shown
+    schedule = run_cli(["explain", "--topology", str(tmp_path), "--schedule"]).output
+    assert "; lane critical" in schedule

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarry.core.decide import Failure, Review, Rulebook, Schedule, decide
+from tarry.core.decide import Failure, Review, Rulebook, Schedule, decide, postponed
 from tarry.core.ladder import LONGEST_DELAY, Ladder
 from tarry.core.policy import ErrorClass, Policy
 
@@ -269,3 +270,45 @@ def test_an_imported_wait_of_more_than_a_year_is_reviewed() -> None:
     assert (
         "longer than a year" in reviewed(IMPORTED._replace(import_due_ms=NOW + 2 * LONGEST_DELAY), rules(PLAIN)).reason
     )
+
+
+LANED = [JITTERED | {"lane": "gold"}, PLAIN | {"match": {"queue": "x"}}]
+
+
+def laned() -> Rulebook:
+    made = rules(*LANED)
+    return replace(made, tiers=frozenset({2_000}), lane_tiers=frozenset({("gold", 2_000), ("silver", 30_000)}))
+
+
+@pytest.mark.parametrize(
+    ("failure", "draw", "tier", "delay"),
+    [
+        (Failure("q"), 0.0, 2_000, 2_000),
+        (Failure("q"), ALMOST_ONE, 2_000, 3_000),
+        (Failure("q", error_class=RATE_LIMITED, retry_after_ms=30_000), 0.0, None, 30_000),
+        (Failure("q", import_due_ms=NOW + 2_000), 0.0, 2_000, 2_000),
+    ],
+)
+def test_every_delay_of_a_policy_with_a_lane_uses_the_tiers_of_the_lane(
+    failure: Failure, draw: float, tier: int | None, delay: int
+) -> None:
+    """A tier of 30 s is in another lane."""
+    way = scheduled(failure, laned(), draw).itinerary
+    assert (way.lane, way.tier_ms, way.delay_ms) == ("gold", tier, delay)
+    assert way.keys[0] == ("~in~gold:ladder" if tier is None else "~in~gold:2s")
+
+
+def test_a_postponed_retry_stays_in_its_lane() -> None:
+    decision = postponed(scheduled(Failure("q"), laned()), NOW + 10_000, laned(), NOW)
+    assert (decision.itinerary.lane, decision.due_ms) == ("gold", NOW + 10_000)
+
+
+def test_a_delay_in_several_legs_has_no_lane() -> None:
+    longest = LADDER.longest_ms
+    fits, longer = (
+        scheduled(Failure("q", error_class=RATE_LIMITED, retry_after_ms=ms), laned()).itinerary
+        for ms in (longest, longest + 1)
+    )
+    assert (fits.lane, fits.leg_ms) == ("gold", 0)
+    assert (longer.lane, longer.leg_ms, longer.tier_ms) == (None, longest, None)
+    assert longer.keys[0] == "~in:ladder"

@@ -18,6 +18,7 @@ from tarry.core.names import (
     ParsedName,
     digit_key,
     enter_key,
+    enter_ladder_key,
     event_key,
     holder_of_label,
     id_key,
@@ -39,6 +40,7 @@ HOSTILE = (
     "\n",
     "ü" * 60,
 )
+LANES = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,30}", fullmatch=True)
 installations = st.sampled_from([Names(), Names("shop.", "shop.scheduled", "shop-review"), Names("a.delay.", "q", "r")])
 destinations = st.builds(
     Destination,
@@ -126,6 +128,61 @@ def test_the_names_of_a_relay_and_a_held_queue_can_be_parsed(names: Names, desti
     assert not names.is_waiting_queue(held)
 
 
+@given(installations, LANES, st.integers(0, 11), st.integers(1, 10**12), destinations)
+def test_the_names_of_a_lane_can_be_parsed(
+    names: Names, lane: str, level: int, ms: int, destination: Destination
+) -> None:
+    delay = format_duration(ms)
+    queues = {
+        names.tier(ms, lane): ParsedName("tier", delay=delay, lane=lane),
+        names.ladder_queue(level, ms, lane): ParsedName("ladder", delay=delay, level=level, lane=lane),
+        names.relay_of(lane): ParsedName("relay", lane=lane),
+    }
+    if names.has_relay_queue(destination, lane) and len(names.relay_queue(destination, lane)) <= LONGEST_NAME:
+        queues[names.relay_queue(destination, lane)] = ParsedName("relay", label=destination.label, lane=lane)
+    for queue, parsed in queues.items():
+        assert names.parse(queue) == parsed
+        assert names.lane_of(queue) == lane
+        assert names.is_waiting_queue(queue) == (parsed.kind != "relay")
+        assert names.is_ours(queue)
+        assert names.is_taken(queue)
+    for exchange in (names.ladder(level, lane), names.relay_of(lane), names.relay_else_of(lane)):
+        assert names.lane_of_exchange(exchange) == lane
+        assert not names.is_ladder_exchange(exchange)
+
+
+@given(installations, destinations, st.integers(0, 11), st.integers(1, 10**12))
+def test_the_names_of_other_queues_have_no_lane(names: Names, destination: Destination, level: int, ms: int) -> None:
+    """Whatever a destination or a policy is called."""
+    others = [names.relay_queue(destination), names.held_queue(destination), names.check_queue(destination.name, ms)]
+    others += [names.held_queue(Gate(kind, destination.name)) for kind in ("policy", "job-type")]
+    others += [names.tier(ms), names.ladder_queue(level, ms), names.relay, names.lanes_cancelled]
+    assert [queue for queue in others if names.lane_of(queue) is not None] == []
+    exchanges = [names.ladder(level), names.relay, names.relay_else, names.lanes_cancelled, names.delay]
+    assert [exchange for exchange in exchanges if names.lane_of_exchange(exchange) is not None] == []
+
+
+@given(LANES, LANES, st.integers(1, 10**12))
+def test_the_keys_of_a_lane_lead_into_that_lane_only(lane: str, other: str, ms: int) -> None:
+    names = Names()
+    keys = {enter_key(ms, lane), enter_ladder_key(lane)}
+    assert {names.lane_of_key(key) for key in keys} == {lane}
+    assert [names.lane_of_key(key) for key in (enter_key(ms), enter_ladder_key(), "~to:~in~x:8s")] == [None] * 3
+    assert lane == other or keys.isdisjoint({enter_key(ms, other), enter_ladder_key(other)})
+
+
+def test_each_ladder_has_one_name_in_metrics() -> None:
+    assert [Names().whole_ladder(lane) for lane in (None, "critical")] == ["retry.ladder", "retry.ladder~critical"]
+
+
+def test_a_destination_has_no_relay_in_a_lane_where_the_name_would_be_too_long() -> None:
+    names, lane = Names(), "critical"
+    room = LONGEST_NAME - len(names.stem("relay", lane))
+    assert names.has_relay_queue(Destination("queue", "q" * room), lane)
+    assert not names.has_relay_queue(Destination("queue", "q" * (room + 1)), lane)
+    assert names.has_relay_queue(Destination("queue", "q" * (room + 1)))
+
+
 @given(destinations)
 def test_a_label_says_which_destination_it_is(destination: Destination) -> None:
     assume(destination.kind == "exchange" or not destination.name.startswith("exchange:"))
@@ -188,6 +245,15 @@ def test_each_fixed_queue_has_its_kind() -> None:
         "retry.ladder.0",
         "retry.ladder.x.1s",
         "retry.ladder.0.1s.1s",
+        "retry.delay~critical",
+        "retry.delay~critical.",
+        "retry.delay~critical.soon",
+        "retry.delay~Critical.8s",
+        "retry.delay~.8s",
+        "retry.ladder~critical.1s",
+        "retry.relay~critical.",
+        "retry.relay~-.orders",
+        "retry.gate~critical.8s",
         "retry.check.orders",
         "retry.check.1m.",
         "retry.intake",
@@ -214,6 +280,8 @@ def test_a_level_of_the_ladder_is_recognised(exchange: str, is_level: bool) -> N
         ("retry.relay", True),
         ("retry.delay.anything", True),
         ("retry.held.orders", True),
+        ("retry.delay~anything", True),
+        ("retry.relay~critical", True),
         ("retry.scheduled", False),
         ("requests", False),
     ],

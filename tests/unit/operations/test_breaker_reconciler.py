@@ -13,7 +13,7 @@ from tarry.core.breaker import Breaker, BreakerState, ReturnCounts
 from tarry.core.names import Names
 from tarry.errors import BrokerError
 from tarry.operations.breaker import PolicyBreaker
-from tarry.operations.breaker_reconciler import TAP_PATIENCE, BreakerPass
+from tarry.operations.breaker_reconciler import TAP_PATIENCE, BreakerPass, KnownBreakers
 
 NOW = datetime(2026, 11, 19, 12, tzinfo=UTC)
 POLICY = PolicyBreaker("guarded", Breaker(of=10))
@@ -51,7 +51,7 @@ def look(
     """The changes of one pass over the breaker of `orders`."""
     changes: list[BreakerState] = []
     context: Any = SimpleNamespace(binder=Broker(depth), names=Names())
-    one = Pass(context, [], {}, lambda _, state: changes.append(state), doubts, lambda: behind)
+    one = Pass(KnownBreakers(context), [], {}, lambda _, state: changes.append(state), doubts, lambda: behind)
     asyncio.run(one._look("orders", POLICY, None, counts, NOW + after))
     return changes
 

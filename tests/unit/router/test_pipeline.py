@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -222,6 +222,24 @@ def test_what_its_tier_does_not_take_goes_by_the_ladder(fakes: Fakes, outcome: P
     assert {(one.tier, one.delay_ms, one.due_ms) for one in fakes.ledger.records} == {
         ("retry.ladder.1.2s", 2_000, NOW + 2_000)
     }
+
+
+@pytest.mark.parametrize(
+    ("outcome", "tier"),
+    [(PublishOutcome.NACKED, "retry.ladder~gold.1.2s"), (PublishOutcome.RETURNED, "retry.ladder.1.2s")],
+)
+def test_what_a_lane_does_not_take_goes_by_its_ladder_or_the_shared_one(
+    fakes: Fakes, outcome: PublishOutcome, tier: str
+) -> None:
+    """Returned means that the lane is gone."""
+    fakes.refused["~in~gold:2s"] = outcome
+    pipeline = fakes.pipeline()
+    policies = tuple(policy.model_copy(update={"lane": "gold"}) for policy in pipeline.rules.policies)
+    tiers = frozenset(("gold", ms) for ms in pipeline.rules.tiers)
+    rules = Rulebook(policies, pipeline.rules.ladder, frozenset(), tiers)
+    result = handle(replace(pipeline, rules=rules), rejected(message_id=b"m-1"))
+    assert (result.acked, result.stuck) == ([1], [])
+    assert [(one.tier, one.due_ms) for one in fakes.ledger.records] == [(tier, NOW + 2_000)]
 
 
 def test_a_second_request_for_the_same_retry_waits_its_turn(fakes: Fakes) -> None:

@@ -6,6 +6,7 @@ from tarry.topology.load import load, shipped
 from tarry.topology.objects import Binding, Blueprint
 from tests.unit.topology.examples import topology
 
+ORDERS = Destination("queue", "orders")
 SHIPPED = blueprint(load(shipped()))
 SMALL = blueprint(topology())
 
@@ -40,6 +41,37 @@ def test_a_delay_beyond_the_brokers_longest_ttl_has_no_tier() -> None:
 def test_a_message_between_two_legs_leaves_before_every_gate_of_a_pause() -> None:
     assert Binding("retry.relay", "~layover", "retry.layover") in SHIPPED.bindings
     assert arguments(SHIPPED, "retry.layover")["x-overflow"] == "reject-publish"
+
+
+WITH_LANE = {"name": "p", "schedule": ["2s"], "max_retries": 2, "lane": "critical"}
+
+
+def test_a_lane_adds_parts_and_changes_none() -> None:
+    plain = {"name": "default", "schedule": ["2s", "8s"], "max_retries": 2}
+    made = blueprint(topology(policy=[WITH_LANE, plain]))
+    assert set(SMALL.parts) <= set(made.parts)
+    assert set(SMALL.bindings) <= set(made.bindings)
+    added = {part.name for part in made.parts} - {part.name for part in SMALL.parts}
+    assert {name for name in added if "~critical" not in name} == {"retry.lanes.cancelled"}
+    assert len(added) == len(("tier", "relay", "relay.else", "gate")) + 4 * 3 + 4
+    assert not [exchange for exchange in SMALL.exchanges if exchange.alternate == "retry.lanes.cancelled"]
+
+
+def test_the_relays_of_a_lane_lead_to_the_gates_that_are_shared() -> None:
+    made, attached = blueprint(topology(policy=[WITH_LANE])), destination_blueprint(Names(), ORDERS, ["critical"])
+    assert arguments(made, "retry.relay~critical")["x-dead-letter-exchange"] == "retry.lanes.cancelled"
+    assert arguments(attached, "retry.relay~critical.orders") == arguments(made, "retry.relay~critical")
+    assert Binding("retry.relay~critical", "~to:orders", "retry.relay~critical.orders") in attached.bindings
+    alternates = {exchange.name: exchange.alternate for exchange in made.exchanges}
+    assert alternates["retry.relay~critical"] == "retry.relay.else~critical"
+    assert alternates["retry.lanes.cancelled"] == "retry.gate.held"
+
+
+def test_a_lane_has_the_tiers_of_its_policies_only() -> None:
+    other = {"name": "o", "schedule": ["2s", "8s"], "max_retries": 2, "lane": "slow-1"}
+    made = topology(policy=[WITH_LANE, other, {"name": "d", "schedule": ["1m"], "max_retries": 1}])
+    tiers = sorted(queue.name for queue in blueprint(made).queues if queue.role == "tier")
+    assert tiers == ["retry.delay.1m", "retry.delay~critical.2s", "retry.delay~slow-1.2s", "retry.delay~slow-1.8s"]
 
 
 def test_what_expires_in_a_check_queue_passes_the_gates_again() -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tarry.core.ladder import itinerary
+from tarry.core.ladder import first_queue, itinerary
 from tarry.core.names import AUTOMATIC, Destination, Gate, Holder, Names, id_key
+from tarry.operations.explain import queues_of
 from tarry.topology.blueprint import blueprint, destination_blueprint, former_bindings, held_queue
 from tarry.topology.objects import Binding, Blueprint, Queue
 from tests.unit.topology.examples import topology
@@ -24,11 +25,11 @@ LADDERS = st.builds(
 DELAYS = st.integers(0, 300_000_000) | st.integers(0, 40_000)
 
 
-def _walk(parts: Blueprint, keys: tuple[str, ...]) -> list[str]:
+def _walk(parts: Blueprint, keys: tuple[str, ...], end: str = "retry.gate.cancelled") -> list[str]:
     """The queues from the delay exchange to the gate; at each exchange exactly one key must have a binding."""
     queues = {queue.name: queue for queue in parts.queues}
     at, waited = "retry.delay", []
-    while at != "retry.gate.cancelled":
+    while at != end:
         (way,) = [one for one in parts.bindings if one.source == at and one.key in keys]
         at = way.destination
         if way.destination_type == "queue":
@@ -56,6 +57,24 @@ def test_a_message_waits_in_queues_that_add_up_to_its_delay(
     assert len(waited) == len(way.waits(ladder))
 
 
+@given(LADDERS, DELAYS, st.sampled_from([None, 2_000, 8_000]))
+def test_a_message_of_a_lane_waits_in_its_queues_that_add_up_to_its_delay(
+    shape: dict[str, int], delay: int, base: int | None
+) -> None:
+    policy = {"name": "p", "schedule": ["2s", "8s"], "max_retries": 2}
+    small = topology(ladder=shape, policy=[policy | {"lane": "critical"}, policy | {"name": "q", "lane": "other"}])
+    ladder, tiers = small.ladder_shape, small.rules.tiers_of("critical")
+    assume(delay <= ladder.longest_ms)
+    parts, way = blueprint(small), itinerary(ladder, delay, tiers, base, "critical")
+
+    waited = _walk(parts, way.keys, "retry.relay~critical")
+
+    assert sum(_ttl(parts, name) for name in waited) == way.delay_ms
+    assert {NAMES.lane_of(name) for name in waited} <= {"critical"}
+    assert waited == list(queues_of(way, NAMES, ladder))
+    assert (first_queue(way, NAMES, ladder)) == (waited or ["retry.relay~critical"])[0]
+
+
 NAMES = Names()
 ORDERS = Destination("queue", "orders")
 PAUSABLE: tuple[Holder, ...] = (ORDERS, AUTOMATIC, Gate("policy", "gold"), Gate("job-type", "pdf"))
@@ -70,6 +89,7 @@ class Returning:
     """One due message on a broker with gates: bindings are made and removed as pause and resume do it."""
 
     keys: tuple[str, ...] = KEYS
+    lane: str | None = None
     bindings: set[Binding] = field(default_factory=set)
     queues: dict[str, Queue] = field(default_factory=dict)
     at: Counter[str] = field(default_factory=Counter)
@@ -78,17 +98,24 @@ class Returning:
     returned_in_a_pause: bool = False
 
     def __post_init__(self) -> None:
-        for parts in (blueprint(topology()), destination_blueprint(NAMES, ORDERS)):
+        lanes = [] if self.lane is None else [self.lane]
+        policy = {"name": "default", "schedule": ["2s", "8s"], "max_retries": 2, "lane": self.lane}
+        whole = blueprint(topology(policy=[policy]))
+        for parts in (whole, destination_blueprint(NAMES, ORDERS, lanes)):
             self.bindings |= set(parts.bindings)
             self.queues |= {queue.name: queue for queue in parts.queues}
-        self.exchanges = {exchange.name: exchange for exchange in blueprint(topology()).exchanges}
+        self.exchanges = {exchange.name: exchange for exchange in whole.exchanges}
         for holder in (*PAUSABLE, *OTHERS):
             queue = held_queue(NAMES, holder)
             self.queues[queue.name] = queue
 
     def come_due(self) -> None:
-        """As the relay lets it go."""
-        self._route(str(self.queues["retry.relay.orders"].dead_letters_to))
+        """As the relay lets it go. It is the only one that the end of the ladder leads to."""
+        if self.lane is not None:
+            self._route(NAMES.relay_of(self.lane))
+            assert self.at == Counter([NAMES.relay_queue(ORDERS, self.lane)])
+            self.at.clear()
+        self._route(str(self.queues[NAMES.relay_queue(ORDERS, self.lane)].dead_letters_to))
 
     def pause(self, holder: Holder) -> None:
         self.bindings |= {self._main(holder), self._recheck(holder)}
@@ -143,10 +170,13 @@ class Returning:
         self.returned_in_a_pause |= "orders" in queues and "holding" in self.states.values()
 
 
+@pytest.mark.parametrize("lane", [None, "critical"])
 @pytest.mark.parametrize("paused", MIXES, ids=lambda paused: " ".join(holder.key for holder in paused) or "none")
-def test_a_message_is_held_once_and_returns_once_after_every_mix_of_pauses(paused: tuple[Holder, ...]) -> None:
+def test_a_message_is_held_once_and_returns_once_after_every_mix_of_pauses(
+    paused: tuple[Holder, ...], lane: str | None
+) -> None:
     for order in permutations(paused):
-        returning = Returning()
+        returning = Returning(lane=lane)
         for holder in (*paused, *OTHERS):
             returning.pause(holder)
         returning.come_due()
@@ -191,6 +221,13 @@ def _everything_is_resumed() -> list[tuple[str, Holder]]:
     begun = [("begin_release", holder) for holder in PAUSABLE]
     released = [("release", holder) for _ in PAUSABLE for holder in PAUSABLE]
     return [*begun, *released, *(("end_release", holder) for holder in PAUSABLE)]
+
+
+def test_a_cancelled_message_of_a_lane_is_diverted_behind_its_relay() -> None:
+    returning = Returning(lane="critical")
+    returning.bindings.add(Binding("retry.lanes.cancelled", ID, "retry.cancelled"))
+    returning.come_due()
+    assert returning.at == Counter({"retry.cancelled": 1})
 
 
 @pytest.mark.parametrize("holder", PAUSABLE, ids=lambda holder: holder.key)

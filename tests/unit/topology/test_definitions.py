@@ -90,3 +90,15 @@ def test_every_exchange_on_the_way_is_in_both_pictures() -> None:
 
 def test_the_svg_is_well_formed() -> None:
     assert ET.fromstring(svg(topology())).tag.endswith("svg")  # noqa: S314 - our own file
+
+
+def test_a_lane_is_in_the_definitions_and_in_the_rights_and_not_on_the_picture() -> None:
+    policy = {"name": "p", "schedule": ["2s"], "max_retries": 2}
+    plain, laned = topology(policy=[policy]), topology(policy=[policy | {"lane": "critical"}])
+    found = {queue["name"] for queue in definitions(laned)["queues"]}
+    assert {"retry.delay~critical.2s", "retry.relay~critical"} <= found
+    gate = "retry.lanes.cancelled"
+    assert re.search(router_rights(laned).read, gate)
+    assert not re.search(router_rights(plain).read, gate)
+    assert [step.exchange for step in steps(laned)] == [step.exchange for step in steps(plain)]
+    assert "retry.delay~critical.2s" in {queue for step in steps(laned) for queue in step.queues}

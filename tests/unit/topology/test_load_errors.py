@@ -321,3 +321,13 @@ def test_every_example_of_the_page_about_policies_loads(tmp_path: Path, block: s
     whole = block if "[[policy]]" in block else f"{GOOD_POLICY}{block}"
     (tmp_path / "tarry.toml").write_text(whole, encoding="utf-8")
     assert load(tmp_path).policies
+
+
+@pytest.mark.parametrize("lane", ["Gold", "gold.eu", "gold~1", "", "-gold", "g" * 32])
+def test_a_wrong_lane_is_answered_with_the_file_and_the_fix(tmp_path: Path, lane: str) -> None:
+    assert problems(tmp_path, policy=GOOD_POLICY + f'lane = "{lane}"\n') == [
+        (
+            f"policies/10-mail.toml:5: policy default, lane: `{lane}`: use small letters, digits, `_` and `-`, "
+            "31 at the most, and start with a letter or digit"
+        )
+    ]

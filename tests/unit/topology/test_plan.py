@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tarry.topology.live import Live
-from tarry.topology.objects import Binding, Exchange
+from tarry.topology.objects import Binding, Exchange, Queue
 from tarry.topology.plan import Plan, explain_conflict, explain_difference, make_plan
 from tests.unit.topology import examples
 
@@ -91,3 +91,17 @@ def test_relays_held_queues_cancels_and_other_installations_are_not_stale() -> N
     live = examples.with_binding(live, Binding("retry.gate.cancelled", "~id:1:1", "retry.cancelled"))
 
     assert plan(live).nothing_to_do
+
+
+def test_an_attached_destination_gets_a_relay_in_a_lane_that_is_new() -> None:
+    policy = {"name": "default", "schedule": ["2s", "8s"], "max_retries": 2}
+    lanes = examples.expected(policy=[policy | {"lane": "critical"}])
+    relay = Queue("retry.relay.orders", STANDING.queues["retry.relay"].arguments)
+    attached = examples.with_queue(STANDING, relay)
+    attached = examples.with_binding(attached, Binding("retry.relay", "~to:orders", "retry.relay.orders"))
+
+    missing = make_plan(lanes.names, lanes.blueprint, attached).missing
+
+    assert missing.queues[-1].name == "retry.relay~critical.orders"
+    assert missing.bindings[-1] == Binding("retry.relay~critical", "~to:orders", "retry.relay~critical.orders")
+    assert plan(attached).nothing_to_do

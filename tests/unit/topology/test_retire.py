@@ -7,7 +7,16 @@ import pytest
 from tarry.errors import TopologyError, TopologyMismatchError
 from tarry.topology.live import Live
 from tarry.topology.objects import Binding, Exchange, Queue
-from tarry.topology.retire import SETTLING_SECONDS, Settling, drainable, reasons_to_keep, unused_levels
+from tarry.topology.plan import make_plan
+from tarry.topology.retire import (
+    SETTLING_SECONDS,
+    Settling,
+    drainable,
+    prunable,
+    reasons_to_keep,
+    unused_levels,
+    unused_of_lanes,
+)
 from tests.unit.topology import examples
 
 EXPECTED = examples.expected()
@@ -87,3 +96,61 @@ def test_one_message_seen_starts_the_wait_anew() -> None:
 
     assert not settling.observe(0, now=SETTLING_SECONDS)
     assert settling.observe(0, now=2 * SETTLING_SECONDS)
+
+
+POLICY = {"name": "default", "schedule": ["2s", "8s"], "max_retries": 2}
+LANE = examples.live(examples.expected(policy=[POLICY | {"lane": "critical"}, POLICY | {"name": "other"}]).blueprint)
+"""A broker with a lane that the files do not have any more."""
+
+
+def _closed(live: Live) -> Live:
+    """As apply leaves it."""
+    plan = make_plan(EXPECTED.names, EXPECTED.blueprint, live)
+    assert {binding.key for binding in plan.former} == {f"~in~critical:{word}" for word in ("2s", "8s", "ladder")}
+    return replace(live, bindings=live.bindings - set(plan.former))
+
+
+def test_the_queues_of_a_lane_are_kept_until_all_of_them_are_empty_and_closed() -> None:
+    def reasons(live: Live) -> set[str | None]:
+        found = reasons_to_keep(EXPECTED, live)
+        assert set(found) == {name for name in live.queues if "~critical" in name}
+        return set(found.values())
+
+    with_relay = examples.with_queue(
+        LANE, Queue("retry.relay~critical.orders", LANE.queues["retry.relay~critical"].arguments)
+    )
+    assert reasons(with_relay) == {"messages can still enter lane critical: tarry topology apply"}
+    for name in ("retry.delay~critical.8s", "retry.ladder~critical.0.125ms", "retry.relay~critical.orders"):
+        waiting = replace(_closed(with_relay), depths={name: 2, "retry.delay.8s": 3})
+        assert reasons(waiting) == {"its lane critical still holds 2 messages, which leave when they expire"}
+    assert reasons(_closed(with_relay)) == {None}
+
+
+def test_the_exchanges_of_a_lane_go_after_its_queues_and_the_gate_after_the_last_lane() -> None:
+    closed = _closed(LANE)
+    of_lane = {name for name in LANE.exchanges if "~critical" in name}
+    assert unused_of_lanes(EXPECTED, closed) == []
+    empty = replace(closed, queues={name: queue for name, queue in closed.queues.items() if "~" not in name})
+    assert unused_of_lanes(EXPECTED, empty) == [*sorted(of_lane), "retry.lanes.cancelled"]
+    other = examples.expected(policy=[POLICY | {"lane": "other"}, POLICY | {"name": "plain"}])
+    assert unused_of_lanes(other, empty) == sorted(of_lane)
+    assert unused_levels(EXPECTED, closed) == []
+    assert set(prunable(EXPECTED, closed)) == {name for name in closed.queues if "~critical" in name} | {
+        *of_lane,
+        "retry.lanes.cancelled",
+    }
+
+
+def test_a_queue_of_a_lane_that_is_gone_is_not_drained_alone() -> None:
+    with pytest.raises(TopologyError, match="lane critical, which no policy names"):
+        drainable(EXPECTED, LANE, "retry.ladder~critical.0.125ms")
+    lanes = examples.expected(policy=[POLICY | {"lane": "critical", "schedule": ["2s"]}])
+    assert drainable(lanes, LANE, "retry.delay~critical.8s").name == "retry.delay~critical.8s"
+
+
+def test_nothing_of_a_lane_in_use_is_retired() -> None:
+    lanes = examples.expected(policy=[POLICY | {"lane": "critical"}, POLICY | {"name": "other"}])
+    relay = Queue("retry.relay~critical.orders", LANE.queues["retry.relay~critical"].arguments)
+    live = examples.with_queue(LANE, relay)
+    assert make_plan(lanes.names, lanes.blueprint, live).nothing_to_do
+    assert prunable(lanes, live) == []

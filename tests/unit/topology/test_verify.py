@@ -205,3 +205,37 @@ def test_a_ladder_of_another_shape_is_wrong() -> None:
     both = replace(STANDING, bindings=STANDING.bindings | set(old.blueprint.bindings))
 
     assert {finding.check for finding in found(both)} == {"binding"}
+
+
+POLICY = {"name": "default", "schedule": ["2s", "8s"], "max_retries": 2}
+
+
+def test_a_lane_that_no_policy_names_is_noted_and_stops_nothing() -> None:
+    lane = examples.live(examples.expected(policy=[POLICY | {"lane": "gold"}, POLICY | {"name": "plain"}]).blueprint)
+    shown = lines(replace(lane, depths={"retry.delay~gold.8s": 3}))
+    assert {finding.level for finding in found(lane)} == {"note"}
+    left = "is no longer in any policy and holds 3 messages. Fix: tarry topology apply, then prune"
+    assert f"queue retry.delay~gold.8s: {left}" in shown
+    assert (
+        "binding retry.delay ─~in~gold:2s▶ queue retry.delay~gold.2s: leads into lane gold, which no policy names. "
+        "Fix: tarry topology apply" in shown
+    )
+
+
+def test_a_lane_in_use_has_no_findings_and_its_relays_are_checked() -> None:
+    expected = examples.expected(policy=[POLICY | {"lane": "gold"}])
+    whole = examples.live(expected.blueprint)
+    assert findings(expected, whole) == []
+    relay = Queue("retry.relay~gold.orders", whole.queues["retry.relay~gold"].arguments)
+    attached = examples.with_queue(whole, relay)
+    home, own = (
+        Binding("retry.deliver", "~to:orders", "orders"),
+        Binding("retry.relay~gold", "~to:orders", relay.name),
+    )
+    attached = examples.with_binding(examples.with_binding(attached, home), own)
+    assert findings(expected, attached) == []
+    for wrong in (examples.with_argument(attached, relay.name, "x-message-ttl", 7), attached):
+        other = examples.with_binding(wrong, Binding("retry.relay~gold", "~to:orders", "somewhere"))
+        assert any("somewhere" in str(one) for one in findings(expected, other))
+    changed = findings(expected, examples.with_argument(attached, relay.name, "x-message-ttl", 7))
+    assert [one.things for one in changed] == [(f"queue {relay.name}",)]

@@ -29,7 +29,7 @@ select %(id)s, retry.id, retry.round, %(kind)s, %(actor)s, %(reason)s,
   from retry
  where retry.id = %(retry_id)s and retry.round = %(round)s and retry.state in ('scheduled', 'held')
     on conflict (retry_id, round) where unbound_at is null do nothing
-returning due_at;
+returning due_at, (select tier from retry where retry.id = diversion.retry_id and retry.round = diversion.round);
 
 -- name: diversion_bound
 -- The broker has confirmed the binding. Returns whether that was in time, so that the message cannot have passed the
@@ -149,7 +149,8 @@ update diversion
 
 -- name: unfinished_diversions
 -- Abandoned diversions: without an outcome, and requested so long ago that no caller can still be waiting.
-select id::text, retry_id::text, round, kind, on_release, due_at
+select id::text, retry_id::text, round, kind, on_release, due_at,
+       (select tier from retry where retry.id = diversion.retry_id and retry.round = diversion.round)
   from diversion
  where verdict is null and unbound_at is null and asked_at < clock_timestamp() - %(left_for)s::interval
  order by asked_at
@@ -159,7 +160,8 @@ select id::text, retry_id::text, round, kind, on_release, due_at
 -- Diversions whose binding is no longer needed: the message was diverted, and a second copy caused by a crash would
 -- have followed by now. For one that returned or was dropped there is nothing to wait for. After a day no message
 -- follows any more, unless a pause holds it, or it waits for a router between two legs of a long delay.
-select id::text, retry_id::text, round, kind, on_release, due_at
+select id::text, retry_id::text, round, kind, on_release, due_at,
+       (select tier from retry where retry.id = diversion.retry_id and retry.round = diversion.round)
   from diversion
  where unbound_at is null
    and (verdict in ('returned', 'dropped')

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from tarry.core.names import AUTOMATIC, GATE_KINDS, LAYOVER, RESERVED, Destination, Kind, Names
+from tarry.core.names import AUTOMATIC, GATE_KINDS, LAYOVER, RESERVED, Destination, Kind
 from tarry.topology.blueprint import first_gate, former_first_gate
 from tarry.topology.expected import Expected, tier_role
 from tarry.topology.findings import APPLY, Finding
@@ -57,6 +57,10 @@ def check_former(expected: Expected, live: Live) -> Iterator[Finding]:
                 problem = "is of an earlier version: by it a message returns although its check queue has it as well"
                 yield Finding("binding", (f"binding {binding}",), problem, APPLY)
             continue
+        if binding.source == expected.names.delay:
+            problem = f"leads into lane {expected.names.lane_of_key(binding.key)}, which no policy names"
+            yield Finding("binding", (f"binding {binding}",), problem, APPLY, "note")
+            continue
         if binding.source == expected.names.events:
             problem = "routes events to a webhook that does not want them"
             yield Finding("binding", (f"binding {binding}",), problem, APPLY, "note")
@@ -73,22 +77,24 @@ def check_left_over(expected: Expected, live: Live) -> Iterator[Finding]:
         where = "policy"
         if expected.names.webhook_of(part.name) is not None:
             where, mend = "webhook", way_to_remove_webhook(part.name) if depth else "tarry topology prune"
+        lane = expected.names.lane_of(part.name) or expected.names.lane_of_exchange(part.name)
+        if lane is not None and lane not in expected.topology.lanes:
+            mend = "tarry topology apply, then prune"
         problem = f"is no longer in any {where}{content}"
         yield Finding("left over", (f"{part.kind} {part.name}",), problem, mend, "note")
 
 
 def check_relays(expected: Expected, live: Live) -> Iterator[Finding]:
     """Each destination's relay and held queue, if present, must be as attach declared it."""
-    names = expected.names
+    names, lanes = expected.names, (None, *expected.topology.lanes)
     for destination in destinations(expected, live):
         # Of ten thousand destinations most have neither: what they should be like is not worked out.
-        standing_parts: tuple[tuple[Queue | None, Callable[[Destination], Queue | None]], ...] = (
-            (live.queues.get(names.relay_queue(destination)), expected.relay_of),
-            (live.queues.get(names.held_queue(destination)), expected.held_of),
-        )
-        for standing, wanted_of in standing_parts:
-            wanted = wanted_of(destination) if standing is not None else None
-            if wanted is not None and standing is not None and standing != wanted:
+        has_relay = any(names.relay_queue(destination, lane) in live.queues for lane in lanes)
+        is_held = names.held_queue(destination) in live.queues
+        relays = expected.relays_of(destination) if has_relay else []
+        for wanted in (*relays, *([expected.held_of(destination)] if is_held else [])):
+            standing = live.queues.get(wanted.name)
+            if standing is not None and standing != wanted:
                 yield _different(expected, Difference(wanted, standing, live.depths.get(wanted.name, 0)))
     for name, held in sorted(live.queues.items()):
         found = names.parse(name) if names.has_prefix(name) else None
@@ -137,21 +143,28 @@ def _known(expected: Expected, binding: Binding) -> bool:
         return True  # anybody may bind a queue to it
     if binding.source == names.deliver:
         return binding.key == Destination(binding.destination_type, binding.destination).key
-    kind = _kinds_behind(names).get(binding.source)
+    kind = _kinds_behind(expected).get(binding.source)
     if kind is not None:
         found = names.parse(binding.destination)
         serves_one = found is not None and found.kind == kind and found.label is not None
         return serves_one and binding.key.startswith(RESERVED)
-    if binding.source in (names.cancelled_gate, names.released_gate, names.recheck_cancelled):
+    if binding.source in (
+        names.cancelled_gate,
+        names.released_gate,
+        names.recheck_cancelled,
+        names.lanes_cancelled,
+    ):
         return binding.destination == names.cancelled
     return tier_role(names, binding.destination) is not None
 
 
-def _kinds_behind(names: Names) -> dict[str, Kind]:
+def _kinds_behind(expected: Expected) -> dict[str, Kind]:
     """The exchanges on which attach and pause create bindings, and the kind of queue behind each."""
+    names = expected.names
+    relays: dict[str, Kind] = {names.relay_of(lane): "relay" for lane in (None, *expected.topology.lanes)}
     gates = (*map(names.gate, GATE_KINDS), *map(names.recheck_gate, GATE_KINDS))
     behind_gates: dict[str, Kind] = dict.fromkeys(gates, "gate")
-    return {names.relay: "relay", names.held_gate: "held", names.recheck_held: "held", **behind_gates}
+    return {**relays, names.held_gate: "held", names.recheck_held: "held", **behind_gates}
 
 
 def _different(expected: Expected, difference: Difference) -> Finding:

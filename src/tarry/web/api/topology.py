@@ -55,7 +55,11 @@ async def show_topology(_caller: Looker, context: Context) -> Shape:
     topology, names = context.topology, context.names
     return Shape(
         names={name: str(value) for name, value in topology.names.model_dump(mode="json").items()},
-        tiers=[Tier(queue=names.tier(ms), ttl_ms=ms) for ms in sorted(topology.rules.tiers)],
+        tiers=[
+            Tier(queue=names.tier(ms, lane), ttl_ms=ms)
+            for lane in (None, *topology.lanes)
+            for ms in sorted(topology.rules.tiers_of(lane))
+        ],
         destinations=list(topology.destinations),
         time_scale=topology.time_scale,
         policies=[policy.model_dump(mode="json", by_alias=True) for policy in topology.policies],

@@ -273,7 +273,9 @@ def itinerary_of(detail: Mapping[str, Any], files: Topology | NamesOnly) -> list
     parsed = names.parse(tier)
     base = parse_duration(parsed.delay) if parsed and parsed.kind == "tier" and parsed.delay else None
     try:
-        found = list(queues_of(itinerary(rules.ladder, delay, rules.tiers, base), names, rules.ladder))
+        lane = parsed.lane if parsed else None
+        way = itinerary(rules.ladder, delay, rules.tiers_of(lane), base, lane)
+        found = list(queues_of(way, names, rules.ladder))
     except DelayTooLongError:
         return []
     return found if found[:1] == [tier] else []
