@@ -17,7 +17,7 @@ from tarry.amqp.url import Address
 from tarry.cli import options as given
 from tarry.cli.control_view import plain
 from tarry.cli.output import Commands, line, note, print_json, print_table, progress_bar, table, warn
-from tarry.cli.streams import exit_code, terminable
+from tarry.cli.streams import exit_code, terminable_task
 from tarry.core.decide import Failure
 from tarry.errors import SettingsError, TarryError
 from tarry.imports.run import BATCH, Importer, ImportProgress
@@ -143,7 +143,7 @@ class Job:
         """Reports what was done also if it is stopped or fails: running it again does the rest."""
         progress = ImportProgress(0)
         try:
-            with terminable(), progress_bar("importing", quiet=self.as_json) as shown:
+            with progress_bar("importing", quiet=self.as_json) as shown:
 
                 def report(now: ImportProgress) -> None:
                     shown.update(shown.task_ids[0], completed=now.done, total=now.waiting)
@@ -162,6 +162,10 @@ class Job:
         return progress
 
     async def _import(self, address: Address, progress: ImportProgress, report: Any) -> None:
+        with terminable_task():
+            await self._move(address, progress, report)
+
+    async def _move(self, address: Address, progress: ImportProgress, report: Any) -> None:
         async with Source.open(self.dsn, self.options) as source:
             progress.waiting = sum(one.rows for one in await source.shares())
             report(progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import contextlib
 import errno
@@ -138,6 +139,30 @@ def terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def terminable_task() -> Iterator[None]:
+    """SIGTERM cancels the current task, and raises Terminated once that is over. The exception of `terminable` could
+    end an event loop between two statements that belong together.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None  # noqa: S101 - it runs in one
+    stopped: list[bool] = []
+
+    def stop() -> None:
+        stopped.append(True)
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if stopped:
+            raise Terminated from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:

@@ -76,14 +76,29 @@ class Importer:
         for attempt in range(PATIENCE):
             outcomes = dict(zip(left, await publisher.publish(list(left.values())), strict=True))
             confirmed = [key for key, outcome in outcomes.items() if outcome is PublishOutcome.CONFIRMED]
-            await self.source.mark(confirmed)
-            self.progress.imported += len(confirmed)
+            await self._mark(confirmed)
             left = {key: one for key, one in left.items() if key not in set(confirmed)}
             if not left:
                 return
             self._check({outcomes[key] for key in left})
             await asyncio.sleep(min(attempt, 1))
         raise BrokerError(f"{self.names.scheduled} accepts no more requests: it is full, or has lost its quorum.")
+
+    async def _mark(self, confirmed: Sequence[str]) -> None:
+        """Records these rows and counts them. If it is stopped meanwhile, it does so first: the report would leave out
+        rows that are recorded, or they would be sent again.
+        """
+
+        async def mark() -> None:
+            await self.source.mark(confirmed)
+            self.progress.imported += len(confirmed)
+
+        marking = asyncio.ensure_future(mark())
+        try:
+            await asyncio.shield(marking)
+        except asyncio.CancelledError:
+            await marking
+            raise
 
     def _check(self, outcomes: set[PublishOutcome]) -> None:
         if PublishOutcome.RETURNED in outcomes:

@@ -96,4 +96,6 @@ def test_the_numbers_of_locks_are_those_of_earlier_versions() -> None:
         "REVIEW_SCAN": 7312010,
         "STUCK_RECOVERY": 7312011,
         "EVENTS": 7312020,
+        "STATISTICS": 7312021,
+        "ADAPTIVE": 7312022,
     }
