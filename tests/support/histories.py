@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from tarry.analytics.replay import MessageRow, StepRow
-from tarry.analytics.rollups import Counts, KnownError, Statistic, count_new_steps
+from tarry.analytics.replay import MessageRow, ReplayStep
+from tarry.analytics.rollups import KnownError, Statistic, StatisticCounts, count_new_steps
 from tarry.core.decide import Failure, Review, Rulebook, decide
 from tarry.core.fingerprint import fingerprint
 from tarry.store.database import AdvisoryLock, PostgresSession
@@ -76,7 +76,7 @@ def live(found: Iterable[Event], rules: Rulebook) -> Lived:
 def _live(event: Event, rules: Rulebook, lived: Lived) -> MessageRow:
     chance = random.Random(event.seed)
     mark = fingerprint(event.error_type, event.reason)
-    steps: list[StepRow] = []
+    steps: list[ReplayStep] = []
     now, count, number, most = event.at_ms, 0, 0, 0
     while True:
         number += 1
@@ -90,18 +90,18 @@ def _live(event: Event, rules: Rulebook, lived: Lived) -> MessageRow:
         }
         about |= {"fingerprint": mark}
         if isinstance(decision, Review):
-            steps.append(StepRow(number, "in_review", now, decision.reason, dict(about)))
+            steps.append(ReplayStep(number, "in_review", now, decision.reason, dict(about)))
             lived.exhausted += decision.exhausted
             break
         count, most = decision.retry_count, decision.max_retries
         about |= {"due_ms": decision.due_ms, "delay_ms": decision.itinerary.delay_ms, "attempt": count}
-        steps.append(StepRow(number, "scheduled", now + 3, None, dict(about)))
+        steps.append(ReplayStep(number, "scheduled", now + 3, None, dict(about)))
         back = decision.due_ms + chance.randrange(20)
-        steps.append(StepRow(number, "returned", back, None, {"drift_ms": back - decision.due_ms}))
+        steps.append(ReplayStep(number, "returned", back, None, {"drift_ms": back - decision.due_ms}))
         lived.attempts += 1
         done = back + chance.randrange(TO_FAIL_MS)
         if event.passes_ms is not None and back - event.at_ms >= event.passes_ms:
-            steps.append(StepRow(number, "succeeded", done, "reported by its consumer", {"at_ms": done}))
+            steps.append(ReplayStep(number, "succeeded", done, "reported by its consumer", {"at_ms": done}))
             lived.succeeded += 1
             lived.took_ms.append(done - event.at_ms)
             break
@@ -122,7 +122,7 @@ def statistics_of(rows: Iterable[MessageRow]) -> list[Statistic]:
             place[name] = place.get(name, 0) + number
 
     for row in rows:
-        begun: StepRow | None = None
+        begun: ReplayStep | None = None
         for step in row.steps:
             if step.state in ("scheduled", "in_review") and begun is not None:
                 count(step.at_ms, begun.detail, begun.detail["attempt"], failed=1)
@@ -136,7 +136,7 @@ def statistics_of(rows: Iterable[MessageRow]) -> list[Statistic]:
                     took = step.at_ms - row.first_failed_ms
                     count(step.at_ms, begun.detail, begun.detail["attempt"], succeeded=1, success_ms=took)
     return [
-        Statistic(Counts(**numbers), starts, policy=policy, error=mark, attempt=attempt)
+        Statistic(StatisticCounts(**numbers), starts, policy=policy, error=mark, attempt=attempt)
         for (starts, policy, mark, attempt), numbers in found.items()
     ]
 

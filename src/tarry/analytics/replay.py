@@ -72,7 +72,7 @@ class Failed(NamedTuple):
     error_reason: str | None
 
 
-class Attempt(NamedTuple):
+class ReplayAttempt(NamedTuple):
     """A return of a message to its queue."""
 
     due_ms: int
@@ -92,7 +92,7 @@ class MessageHistory(NamedTuple):
     group: str
     """Its fingerprint."""
     failures: tuple[Failed, ...]
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[ReplayAttempt, ...]
     """All of them, also those after a redrive."""
     made: int
     """How many of the attempts came before the first end; only these are counted."""
@@ -102,7 +102,7 @@ class MessageHistory(NamedTuple):
     ended_ms: int
 
 
-class StepRow(NamedTuple):
+class ReplayStep(NamedTuple):
     """A step of the history, as far as a replay needs it."""
 
     round: int
@@ -125,7 +125,7 @@ class MessageRow(NamedTuple):
     error_reason: str | None
     fingerprint: str | None
     first_failed_ms: int
-    steps: Sequence[StepRow]
+    steps: Sequence[ReplayStep]
 
 
 KnownErrors = Callable[[str, str | None], tuple[str | None, str | None] | None]
@@ -142,7 +142,7 @@ def message_history(row: MessageRow, rules: Rulebook, known: KnownErrors) -> Mes
         return None
     policies = {policy.name: policy for policy in rules.policies}
     failures: list[Failed] = []
-    attempts: list[Attempt] = []
+    attempts: list[ReplayAttempt] = []
     draws: list[float] = []
     ended, ended_ms, made = Ended.OPEN, 0, -1
     for place, one in enumerate(rounds):
@@ -222,14 +222,14 @@ def _rounds(row: MessageRow) -> list[_Round] | None:
 _INTERVENED = frozenset({State.CANCELLED, State.DISCARDED, Note.RECOVERED, Note.STUCK})
 
 
-def _is_decision(step: StepRow, current: _Round | None) -> bool:
+def _is_decision(step: ReplayStep, current: _Round | None) -> bool:
     """A redrive is one too. What happens to a message that waits is none."""
     if step.state == State.SCHEDULED:
         return True
     return step.state in (State.IN_REVIEW, State.SKIPPED) and (current is None or current.returned_ms is not None)
 
 
-def _decided(step: StepRow) -> _Round:
+def _decided(step: ReplayStep) -> _Round:
     detail = step.detail
     about = (detail.get("policy"), detail.get("class"), detail.get("fingerprint"), detail.get("hint_ms"))
     if step.state != State.SCHEDULED:
@@ -245,7 +245,7 @@ def _decided(step: StepRow) -> _Round:
     return found
 
 
-def _follow(current: _Round, step: StepRow) -> None:
+def _follow(current: _Round, step: ReplayStep) -> None:
     match step.state:
         case State.SKIPPED:
             current.skipped_ms = step.at_ms
@@ -256,13 +256,13 @@ def _follow(current: _Round, step: StepRow) -> None:
             current.succeeded_ms = at if at is not None else current.returned_ms or step.at_ms
 
 
-def _attempt(one: _Round, following: _Round | None) -> Attempt:
+def _attempt(one: _Round, following: _Round | None) -> ReplayAttempt:
     at = one.returned_ms or 0
     due = at if one.due_ms is None else min(one.due_ms, at)
     if following is not None:
-        return Attempt(due, at, succeeded=False, lasted_ms=max(0, following.decided_ms - at))
+        return ReplayAttempt(due, at, succeeded=False, lasted_ms=max(0, following.decided_ms - at))
     succeeded = True if one.succeeded_ms is not None else None
-    return Attempt(due, at, succeeded, max(0, (one.succeeded_ms or at) - at))
+    return ReplayAttempt(due, at, succeeded, max(0, (one.succeeded_ms or at) - at))
 
 
 def _failed(one: _Round, row: MessageRow, policies: dict[str, Policy], known: KnownErrors) -> Failed:
@@ -480,7 +480,7 @@ class Loads:
 
 
 @dataclass(slots=True)
-class Tally:
+class ReplayTally:
     """The figures of messages, in one version of events."""
 
     attempts: float = 0.0
@@ -518,7 +518,7 @@ SCENARIOS: tuple[Callable[[Try], float], ...] = (
 
 
 def add_course(
-    course: Course, message: MessageHistory, tallies: Sequence[Tally], load: Callable[[int, float], None]
+    course: Course, message: MessageHistory, tallies: Sequence[ReplayTally], load: Callable[[int, float], None]
 ) -> None:
     """Adds a replayed message to a tally for each of the scenarios; the load is that of the estimate."""
     first = message.failure.first_failed_ms or 0
@@ -538,7 +538,7 @@ def add_course(
             tally.ended[course.ended] += left if course.ended is not Ended.SUCCEEDED else 0.0
 
 
-def add_history(message: MessageHistory, tally: Tally, load: Callable[[int, float], None]) -> None:
+def add_history(message: MessageHistory, tally: ReplayTally, load: Callable[[int, float], None]) -> None:
     """Adds a message as it was."""
     for one in message.attempts[: message.made]:
         tally.attempts += 1
@@ -549,14 +549,14 @@ def add_history(message: MessageHistory, tally: Tally, load: Callable[[int, floa
         tally.ended[message.ended] += 1
 
 
-class Totals:
+class ReplayTotals:
     """The tallies of one policy, or of everything: as it was, by the policies as they are, and by the changed ones."""
 
     def __init__(self) -> None:
         self.messages = 0
-        self.history = Tally()
-        self.current = (Tally(), Tally(), Tally())
-        self.changed = (Tally(), Tally(), Tally())
+        self.history = ReplayTally()
+        self.current = (ReplayTally(), ReplayTally(), ReplayTally())
+        self.changed = (ReplayTally(), ReplayTally(), ReplayTally())
 
 
 class Replay:
@@ -565,8 +565,8 @@ class Replay:
     def __init__(self, current: Rulebook, changed: Rulebook, since_ms: int, until_ms: int) -> None:
         self._current, self._changed, self._until = current, changed, until_ms
         self.rates = SuccessRates()
-        self.by_policy: dict[str, Totals] = {}
-        self.total = Totals()
+        self.by_policy: dict[str, ReplayTotals] = {}
+        self.total = ReplayTotals()
         self.history, self.now, self.then = (Loads(since_ms, until_ms) for _ in range(3))
         self.policy_loads: dict[str, tuple[Loads, Loads, Loads]] = {}
         self._span = since_ms, until_ms
@@ -583,7 +583,7 @@ class Replay:
             if policy not in self.policy_loads:
                 self.policy_loads[policy] = (Loads(*self._span, 0), Loads(*self._span, 0), Loads(*self._span, 0))
             loads = self.policy_loads[policy]
-            totals = (self.total, self.by_policy.setdefault(policy, Totals()))
+            totals = (self.total, self.by_policy.setdefault(policy, ReplayTotals()))
             courses = [
                 replay(message, rules, self.rates, policy, self._until) for rules in (self._current, self._changed)
             ]

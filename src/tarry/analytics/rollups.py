@@ -37,7 +37,7 @@ MOST_ATTEMPTS = 32
 """Later attempts count as this one."""
 
 
-class Span(StrEnum):
+class StatisticSpan(StrEnum):
     """The length of time that one row counts. Hours and days are those of UTC."""
 
     HOUR = "hour"
@@ -45,7 +45,7 @@ class Span(StrEnum):
 
     @property
     def length(self) -> timedelta:
-        return timedelta(hours=1) if self is Span.HOUR else timedelta(days=1)
+        return timedelta(hours=1) if self is StatisticSpan.HOUR else timedelta(days=1)
 
 
 class Dimension(StrEnum):
@@ -59,7 +59,7 @@ class Dimension(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class StatisticCounts:
     """What happened, in numbers. A retry counts in the hour of each step, and has one outcome at most."""
 
     scheduled: int = 0
@@ -84,10 +84,10 @@ class Counts:
     """How many of the succeeded took up to each of `SUCCESS_BOUNDS_MS`, and longer. Empty by error and by owner."""
     drift_bins: tuple[int, ...] = ()
 
-    def __add__(self, other: Counts) -> Counts:
+    def __add__(self, other: StatisticCounts) -> StatisticCounts:
         pairs = ((getattr(self, one.name), getattr(other, one.name)) for one in fields(self))
         sums: Row = tuple(a + b if isinstance(a, int) else _added(a, b) for a, b in pairs)
-        return Counts(*sums)
+        return StatisticCounts(*sums)
 
     @property
     def outcomes(self) -> int:
@@ -119,7 +119,7 @@ class Counts:
 class Statistic:
     """The counts of one value of each dimension that was asked for; the others are None."""
 
-    counts: Counts
+    counts: StatisticCounts
     starts: datetime | None = None
     queue: str | None = None
     policy: str | None = None
@@ -142,7 +142,7 @@ class StatisticFilter:
 
     since: datetime
     until: datetime
-    span: Span = Span.HOUR
+    span: StatisticSpan = StatisticSpan.HOUR
     queue: str | None = None
     """A name, or a glob of * and ?."""
     policy: str | None = None
@@ -224,7 +224,7 @@ def _queues(wanted: StatisticFilter) -> dict[str, object]:
 def _statistic(row: Row, kind: str) -> Statistic:
     starts, queue, policy, value, attempt, other = row[:6]
     numbers: Row = (*row[6:-4], tuple(row[-4] or ()), tuple(row[-3] or ()))
-    counts = Counts(*numbers)
+    counts = StatisticCounts(*numbers)
     error, owner = (value, None) if kind == "error" else (None, value)
     return Statistic(counts, starts, queue, policy, error, owner, attempt, other, *row[-2:])
 
@@ -234,13 +234,13 @@ def _added(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
     return tuple(a + b for a, b in zip_longest(one, other, fillvalue=0))
 
 
-def floor(moment: datetime, span: Span) -> datetime:
+def floor(moment: datetime, span: StatisticSpan) -> datetime:
     """The beginning of the hour or day, of UTC, that this moment is in."""
     whole = moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-    return whole if span is Span.HOUR else whole.replace(hour=0)
+    return whole if span is StatisticSpan.HOUR else whole.replace(hour=0)
 
 
-def ceiling(moment: datetime, span: Span) -> datetime:
+def ceiling(moment: datetime, span: StatisticSpan) -> datetime:
     whole = floor(moment, span)
     return whole if whole == moment else whole + span.length
 
@@ -394,7 +394,7 @@ async def prune_statistics(session: PostgresSession, rules: StatisticsRules) -> 
     next call deletes.
     """
     total = 0
-    for span, keep in ((Span.HOUR, rules.keep_hours), (Span.DAY, rules.keep_days)):
+    for span, keep in ((StatisticSpan.HOUR, rules.keep_hours), (StatisticSpan.DAY, rules.keep_days)):
         if keep is not None:
             total += await in_slices(session, "prune_statistics", span=span, older_than=keep)
     if rules.keep_days is not None:

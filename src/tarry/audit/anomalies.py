@@ -29,7 +29,7 @@ from tarry.analytics.anomalies import (
     may_begin,
     usual_at,
 )
-from tarry.analytics.rollups import LATE, Span, floor, read_progress
+from tarry.analytics.rollups import LATE, StatisticSpan, floor, read_progress
 from tarry.core.json_types import DOCUMENTED
 from tarry.core.queue_scope import QueueScope
 from tarry.store.database import PostgresSession, Queries, Row
@@ -124,8 +124,8 @@ class AnomalyWatch:
         self, session: PostgresSession, seen: Mapping[_Subject, Returns], known: set[tuple[Kind, str]], now: datetime
     ) -> None:
         """Reads what is usual where it matters, unless it is known for this hour."""
-        if self._hour != floor(now, Span.HOUR):
-            self._hour, self._usual = floor(now, Span.HOUR), {}
+        if self._hour != floor(now, StatisticSpan.HOUR):
+            self._hour, self._usual = floor(now, StatisticSpan.HOUR), {}
         wanted = [one for one, returns in seen.items() if one.key in known or may_begin(returns)]
         new = [one for one in wanted if one.key not in self._usual]
         times = {"since": _since(now) - LONGEST_PAST, "until": _since(now)}
@@ -173,7 +173,7 @@ class AnomalyWatch:
 
 def _since(now: datetime) -> datetime:
     """When the window begins."""
-    return floor(now, Span.HOUR) - (WINDOW - 1) * HOUR
+    return floor(now, StatisticSpan.HOUR) - (WINDOW - 1) * HOUR
 
 
 def _subjects(rows: Sequence[Row], known: set[tuple[Kind, str]]) -> dict[_Subject, Returns]:

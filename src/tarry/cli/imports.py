@@ -21,7 +21,7 @@ from tarry.cli.streams import exit_code, terminable_task
 from tarry.core.decide import Failure
 from tarry.errors import SettingsError, TarryError
 from tarry.imports.run import BATCH, Importer, ImportProgress
-from tarry.imports.source import QueueShare, Source, SourceOptions
+from tarry.imports.source import ImportSource, QueueShare, SourceOptions
 from tarry.topology.model import Topology
 
 MOST_NAMED = 20
@@ -80,7 +80,7 @@ def import_postgres(
     if dsn is None:
         raise SettingsError("Set TARRY_IMPORT_DSN, or give --dsn: the database of the table.")
     options = SourceOptions(source, mapped(mapping or ()), where, queue, zone, counted)
-    job = Job(given.topology_from(folder), dsn, options, batch, as_json)
+    job = ImportJob(given.topology_from(folder), dsn, options, batch, as_json)
     if dry_run:
         asyncio.run(job.show())
         return
@@ -100,7 +100,7 @@ def mapped(texts: list[str] | tuple[()]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ImportJob:
     """One import, and how it is shown."""
 
     topology: Topology
@@ -111,7 +111,7 @@ class Job:
 
     async def show(self) -> None:
         """What would be imported."""
-        async with Source.open(self.dsn, self.options) as source:
+        async with ImportSource.open(self.dsn, self.options) as source:
             shares, before = await source.shares(), await source.imported()
         if self.as_json:
             print_json(plain(self._plan(source, shares, before)))
@@ -166,7 +166,7 @@ class Job:
             await self._move(address, progress, report)
 
     async def _move(self, address: Address, progress: ImportProgress, report: Any) -> None:
-        async with Source.open(self.dsn, self.options) as source:
+        async with ImportSource.open(self.dsn, self.options) as source:
             progress.waiting = sum(one.rows for one in await source.shares())
             report(progress)
             await Importer(source, address, self.topology.broker_names, progress, report, self.batch).run()
@@ -182,7 +182,7 @@ class Job:
         if len(progress.refused) > MOST_NAMED:
             warn(f"{len(progress.refused) - MOST_NAMED:,} more were not imported; --json lists all")
 
-    def _plan(self, source: Source, shares: list[QueueShare], before: int) -> dict[str, Any]:
+    def _plan(self, source: ImportSource, shares: list[QueueShare], before: int) -> dict[str, Any]:
         queues = [{**one._asdict(), "policy": self._policy(one.queue)} for one in shares]
         waiting = sum(one.rows for one in shares)
         return {

@@ -24,7 +24,7 @@ from tarry.errors import SettingsError
 from tarry.operations.policy_replay import MOST, PolicyReplay, ReplayFigures, ReplayRow, spell
 from tarry.operations.protocol import Operations
 from tarry.topology.model import Topology
-from tarry.topology.resolved import Origin, Shown, Value, shown_policies, shown_policy
+from tarry.topology.resolved import Shown, Value, ValueOrigin, shown_policies, shown_policy
 from tarry.topology.toml_file import BadFileError, read_text, toml_value
 
 app = typer.Typer(
@@ -86,7 +86,7 @@ def _print(found: Shown, topology: Topology, *, everything: bool) -> None:
     extends = f", extends {' → '.join(found.extends)}" if found.extends else ""
     shown = table(f"{found.kind} {found.name} ({where}){extends}", "key", "value", "from")
     for one in found.values:
-        if one.key not in ("name", "extends") and (everything or one.origin is not Origin.DEFAULT):
+        if one.key not in ("name", "extends") and (everything or one.origin is not ValueOrigin.DEFAULT):
             shown.add_row(one.key, toml_value(one.value), _origin(one, topology))
     print_table(shown)
     if found.used_by:
@@ -94,12 +94,12 @@ def _print(found: Shown, topology: Topology, *, everything: bool) -> None:
 
 
 def _origin(value: Value, topology: Topology) -> str:
-    if value.origin in (Origin.DEFAULT, Origin.ENVIRONMENT):
-        return f"the {value.origin}" if value.origin is Origin.ENVIRONMENT else "default"
+    if value.origin in (ValueOrigin.DEFAULT, ValueOrigin.ENVIRONMENT):
+        return f"the {value.origin}" if value.origin is ValueOrigin.ENVIRONMENT else "default"
     place = _place(value.file or "", value.line, topology)
     if value.is_shipped:
         return f"{value.table} (shipped)"
-    return place if value.origin is Origin.OWN else f"{value.table} ({place})"
+    return place if value.origin is ValueOrigin.OWN else f"{value.table} ({place})"
 
 
 def _place(file: str, at: int | None, topology: Topology) -> str:

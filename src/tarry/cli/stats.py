@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from tarry.analytics.rollups import MOST_ATTEMPTS, Dimension, Span, StatisticFilter
+from tarry.analytics.rollups import MOST_ATTEMPTS, Dimension, StatisticFilter, StatisticSpan
 from tarry.cli.control_view import plain
 from tarry.cli.installation import moment
 from tarry.cli.operator_command import operator_command
@@ -50,7 +50,7 @@ async def stats(
         list[Dimension] | None,
         typer.Option(help="Divide by this. Repeatable. Default: queue, or only the time with --over."),
     ] = None,
-    over: Annotated[Span | None, typer.Option(help="One row for each hour or day, of UTC.")] = None,
+    over: Annotated[StatisticSpan | None, typer.Option(help="One row for each hour or day, of UTC.")] = None,
     since: Annotated[str, typer.Option(metavar="WHEN", help="From then on: 7d, or 2030-01-31T12:00.")] = "7d",
     until: Annotated[str | None, typer.Option(metavar="WHEN", help="Until then. Default: now.")] = None,
     queue: Annotated[str | None, typer.Option(metavar="GLOB", help="Only this queue, or a glob.")] = None,
@@ -95,7 +95,7 @@ async def stats(
 def _filter(
     since: str,
     until: str | None,
-    over: Span | None,
+    over: StatisticSpan | None,
     *,
     queue: str | None,
     policy: str | None,
@@ -142,7 +142,9 @@ def _values(row: StatisticRow, found: StatisticsReport) -> list[str]:
     has_time = found.rows[0].starts is not None
     if row is found.total:
         return ["all", *[""] * (len(found.by) + has_time - 1)] if found.by or has_time else []
-    starts = [] if row.starts is None else [f"{row.starts:%Y-%m-%d %H:%M}"[: 10 if found.span is Span.DAY else 16]]
+    starts = (
+        [] if row.starts is None else [f"{row.starts:%Y-%m-%d %H:%M}"[: 10 if found.span is StatisticSpan.DAY else 16]]
+    )
     return [*starts, *map(printable, describe_values(row, found.by))]
 
 

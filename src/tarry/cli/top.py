@@ -28,7 +28,7 @@ from tarry.cli.logs import set_up_command_logs
 from tarry.cli.operator_command import operator_command
 from tarry.cli.options import AsJson
 from tarry.cli.output import out, print_json
-from tarry.cli.top_view import UNLIMITED, Display, Snapshot, Totals, screen, snapshot_json
+from tarry.cli.top_view import UNLIMITED, Display, TopSnapshot, TopTotals, screen, snapshot_json
 from tarry.errors import SettingsError, TarryError
 from tarry.operations.protocol import Operations
 from tarry.tasks import sleep_unless
@@ -92,7 +92,7 @@ def _in_ascii() -> bool:
     return not out.encoding.startswith("utf")
 
 
-async def read_snapshot(operations: Operations) -> Snapshot:
+async def read_snapshot(operations: Operations) -> TopSnapshot:
     """Everything that can be read now; all parts at the same time."""
     troubles: list[str] = []
     status, activity, pauses, breakers, destinations, stuck = await asyncio.gather(
@@ -104,7 +104,7 @@ async def read_snapshot(operations: Operations) -> Snapshot:
         _part("the stuck attempts", operations.list_stuck(limit=MOST_STUCK), troubles),
     )
     number = None if stuck is None else len(stuck)
-    return Snapshot(datetime.now(UTC), status, activity, pauses, breakers, destinations, number, troubles)
+    return TopSnapshot(datetime.now(UTC), status, activity, pauses, breakers, destinations, number, troubles)
 
 
 async def _part(what: str, reading: Awaitable[T], troubles: list[str]) -> T | None:
@@ -118,12 +118,12 @@ async def _part(what: str, reading: Awaitable[T], troubles: list[str]) -> T | No
     return None
 
 
-async def read_totals(operations: Operations) -> Totals:
+async def read_totals(operations: Operations) -> TopTotals:
     """Of a token that is limited to queues they are refused."""
     try:
-        return Totals(await operations.balance(), datetime.now(UTC))
+        return TopTotals(await operations.balance(), datetime.now(UTC))
     except TarryError as error:
-        return Totals(None, datetime.now(UTC), str(error))
+        return TopTotals(None, datetime.now(UTC), str(error))
 
 
 @dataclass
@@ -163,8 +163,8 @@ class LiveScreen:
     operations: Operations
     every: float
     """Seconds between two readings."""
-    seen: Snapshot | None = None
-    totals: Totals = field(default_factory=lambda: Totals(None, datetime.now(UTC)))
+    seen: TopSnapshot | None = None
+    totals: TopTotals = field(default_factory=lambda: TopTotals(None, datetime.now(UTC)))
     stopped: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 

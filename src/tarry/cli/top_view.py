@@ -31,7 +31,7 @@ UNKNOWN = "?"
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class TopTotals:
     """The totals of the audit, which are read less often than the rest."""
 
     report: BalanceReport | None
@@ -41,7 +41,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TopSnapshot:
     """What was read at one moment. None: it could not be read, and `troubles` says why."""
 
     at: datetime
@@ -72,7 +72,7 @@ class Display:
     has_keys: bool = False
 
 
-def snapshot_json(seen: Snapshot, totals: Totals) -> dict[str, Any]:
+def snapshot_json(seen: TopSnapshot, totals: TopTotals) -> dict[str, Any]:
     verdict = judged(seen, totals)
     found = [{"level": one.level, "what": one.what, "do": one.do} for one in verdict.findings]
     report = totals.report
@@ -100,7 +100,7 @@ def _dicts(found: Sequence[Any] | None) -> list[dict[str, Any]] | None:
 NOTHING_READ = ServiceStatus(None, None, [], {}, [], [], [], [])
 
 
-def judged(seen: Snapshot, totals: Totals) -> OverviewVerdict:
+def judged(seen: TopSnapshot, totals: TopTotals) -> OverviewVerdict:
     """As on the dashboard's overview; and retries that the totals of the audit do not account for."""
     status = seen.status or NOTHING_READ
     breakers = seen.breakers or []
@@ -125,7 +125,7 @@ MOST_FINDINGS = 8
 LEAST_FINDINGS = 3
 
 
-def screen(seen: Snapshot | None, totals: Totals, display: Display, now: datetime) -> Text:
+def screen(seen: TopSnapshot | None, totals: TopTotals, display: Display, now: datetime) -> Text:
     """As many lines as fit."""
     title = _title(seen, display, now)
     if seen is None:
@@ -159,7 +159,7 @@ LATE = 5
 """A reading that is due for more than this many seconds is pointed out."""
 
 
-def _title(seen: Snapshot | None, display: Display, now: datetime) -> Text:
+def _title(seen: TopSnapshot | None, display: Display, now: datetime) -> Text:
     left = Text.assemble(("tarry top", "bold"), f"  {now:%Y-%m-%d %H:%M:%S} UTC")
     if display.every:
         left.append(f"  every {humanise(display.every * 1000)}", "dim")
@@ -170,7 +170,7 @@ def _title(seen: Snapshot | None, display: Display, now: datetime) -> Text:
     return Text.assemble(left, " " * max(2, display.width - left.cell_len - right.cell_len), right) if right else left
 
 
-def _heading(seen: Snapshot, totals: Totals, display: Display, now: datetime) -> Iterator[Text]:
+def _heading(seen: TopSnapshot, totals: TopTotals, display: Display, now: datetime) -> Iterator[Text]:
     """The verdict with its findings, the totals, the drift, and what is due."""
     verdict = judged(seen, totals)
     yield Text(f"{MARKS[verdict.level]} {verdict.title}", style=f"bold {STYLES[verdict.level]}")
@@ -192,7 +192,7 @@ def _findings(verdict: OverviewVerdict, height: int) -> Iterator[Text]:
         yield Text(f"  … and {hidden} more: see tarry top --once", style="dim")
 
 
-def _audit(seen: Snapshot, totals: Totals, now: datetime) -> Text:
+def _audit(seen: TopSnapshot, totals: TopTotals, now: datetime) -> Text:
     if totals.report is None:
         reason = "" if totals.trouble in seen.all_troubles else totals.trouble
         return Text(f"audit: {printable(reason) or 'not known'}")
@@ -201,7 +201,7 @@ def _audit(seen: Snapshot, totals: Totals, now: datetime) -> Text:
     return Text.assemble("audit: ", lost, f" of {balance.requests:,} requests", (f"  {_ago(totals.at, now)}", "dim"))
 
 
-def _counts(seen: Snapshot) -> Iterator[Text]:
+def _counts(seen: TopSnapshot) -> Iterator[Text]:
     counts = seen.status.audit if seen.status else None
     if counts is None:
         return
@@ -216,7 +216,7 @@ def _counts(seen: Snapshot) -> Iterator[Text]:
         yield Text(f"{name} {_number(number)}", style=style if number else "")
 
 
-def _speed(seen: Snapshot) -> Iterator[Text]:
+def _speed(seen: TopSnapshot) -> Iterator[Text]:
     if seen.status is not None and seen.status.routers:
         yield Text(f"requests {sum(one.rate for one in seen.status.routers if one.reports):,.1f}/s")
     if seen.status is not None and seen.status.events is not None:
@@ -266,7 +266,7 @@ def bars(numbers: Sequence[int], *, in_ascii: bool = False) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TopRow:
     """The cells of one row."""
 
     cells: tuple[str, ...]
@@ -283,7 +283,7 @@ class Section:
 
     title: str
     columns: tuple[str, ...]
-    rows: list[Row]
+    rows: list[TopRow]
     right: frozenset[str] = frozenset()
     """Columns of numbers."""
     is_left: bool = False
@@ -298,7 +298,7 @@ class Section:
             found.append(Text(f"… and {hidden:,} more", style="dim"))
         return found
 
-    def _widths(self, width: int, shown: Sequence[Row]) -> list[int]:
+    def _widths(self, width: int, shown: Sequence[TopRow]) -> list[int]:
         """Numbers are never cut."""
         cells = [(self.title, *self.columns), *(row.cells for row in shown)]
         natural = [max(cell_len(one[at]) for one in cells) for at in range(len(self.columns) + 1)]
@@ -372,7 +372,7 @@ def beside(left: Sequence[Text], right: Sequence[Text], width: int) -> list[Text
     ]
 
 
-def _sections(seen: Snapshot, now: datetime) -> Iterator[Section]:
+def _sections(seen: TopSnapshot, now: datetime) -> Iterator[Section]:
     """Those that have rows, the most important first."""
     found = (
         _tiers(seen.status.tiers if seen.status else [], now),
@@ -390,7 +390,7 @@ def _tiers(found: Sequence[InTier], now: datetime) -> Section:
     rows = []
     for one in sorted(found, key=_due_first):
         times = (_ahead(one.next_due, now), _ago(one.oldest, now))
-        rows.append(Row((printable(one.tier), _number(one.depth), _number(one.open), *times)))
+        rows.append(TopRow((printable(one.tier), _number(one.depth), _number(one.open), *times)))
     return Section("TIERS", columns, rows, frozenset(columns), is_left=True)
 
 
@@ -408,7 +408,7 @@ def _destinations(found: Sequence[DestinationNumbers]) -> Section:
         rates = [_rate(one.rate_in), _rate(one.rate_out)] * has_rates
         counts = (one.waiting, one.held, one.in_review, *[one.unroutable] * has_unroutable)
         style = "red" if one.unroutable else "yellow" if one.held else ""
-        rows.append(Row((printable(one.name), _number(one.depth), *rates, *map(_number, counts)), style))
+        rows.append(TopRow((printable(one.name), _number(one.depth), *rates, *map(_number, counts)), style))
     return Section("DESTINATIONS", columns, rows, frozenset(columns))
 
 
@@ -421,16 +421,16 @@ def _pauses(found: Pauses | None, now: datetime) -> Section:
     if found and found.intake.paused:
         intake = found.intake
         rows.insert(
-            0, Row(("the intake", "paused", _ago(intake.at, now), "", _why(intake.actor, intake.reason)), "yellow")
+            0, TopRow(("the intake", "paused", _ago(intake.at, now), "", _why(intake.actor, intake.reason)), "yellow")
         )
     return Section("PAUSES", ("state", "since", "held", "by"), rows, frozenset({"since", "held"}))
 
 
-def _paused(one: DestinationPause, now: datetime) -> Row:
+def _paused(one: DestinationPause, now: datetime) -> TopRow:
     held = _number(one.held if one.depth is None else one.depth)
     by = one.problem or next((_why(pause.actor, pause.reason) for pause in one.pauses), "")
     state = one.state.replace("_", " ") if one.rate is None else f"{one.state} {one.rate}/s"
-    return Row((printable(one.destination), state, _ago(one.since, now), held, printable(by)), "yellow")
+    return TopRow((printable(one.destination), state, _ago(one.since, now), held, printable(by)), "yellow")
 
 
 def _why(actor: str | None, reason: str | None) -> str:
@@ -440,7 +440,7 @@ def _why(actor: str | None, reason: str | None) -> str:
 def _breakers(found: Sequence[BreakerView], now: datetime) -> Section:
     """Those that are not closed first, then those with failures."""
     rows = [
-        Row(
+        TopRow(
             (
                 printable(one.queue),
                 one.state.replace("_", "-"),
@@ -467,7 +467,7 @@ def _routers(found: Sequence[RouterStatus], now: datetime) -> Section:
             state, style = printable(one.troubles[0]), "yellow"
         if not one.reports:
             state, style = f"stopped reporting {_ago(one.last_report, now)}", "red"
-        rows.append(Row((printable(one.id), f"{one.rate:,.1f}", one.version, _ago(one.since, now), state), style))
+        rows.append(TopRow((printable(one.id), f"{one.rate:,.1f}", one.version, _ago(one.since, now), state), style))
     return Section("ROUTERS", ("req/s", "version", "started", ""), rows, frozenset({"req/s", "started"}))
 
 

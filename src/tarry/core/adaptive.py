@@ -86,7 +86,7 @@ class Adaptive(Model):
         )
 
 
-class Outcomes(NamedTuple):
+class ErrorOutcomes(NamedTuple):
     """What became of the retries of one error in an hour or a day."""
 
     starts_ms: int
@@ -130,7 +130,7 @@ class Evidence(NamedTuple):
         return f"{self.succeeded:,} of {self.known:,} retries of this error succeeded"
 
 
-class Finding(StrEnum):
+class AdaptiveFinding(StrEnum):
     """What the outcomes of an error say."""
 
     GIVEN_UP = "given up"
@@ -142,7 +142,7 @@ class Finding(StrEnum):
 class Judgement(NamedTuple):
     """What the outcomes of an error say, and those that say it."""
 
-    finding: Finding
+    finding: AdaptiveFinding
     evidence: Evidence
     balanced: Evidence | None = None
     """The same without what an hour or day has more than others."""
@@ -156,16 +156,16 @@ class Judgement(NamedTuple):
         """Why it is given up, or not."""
         evidence = self.evidence
         match self.finding:
-            case Finding.GIVEN_UP:
+            case AdaptiveFinding.GIVEN_UP:
                 return reason_of(rule, evidence)
-            case Finding.TOO_FEW:
+            case AdaptiveFinding.TOO_FEW:
                 return f"not given up: {evidence.known:,} of the {rule.after:,} outcomes are known that it takes"
-            case Finding.TOO_SHORT:
+            case AdaptiveFinding.TOO_SHORT:
                 apart = humanise(rule.lasting)
                 return (
                     f"not given up: {evidence.describe()}, but too few of them are {apart} apart: it may be an outage"
                 )
-            case Finding.SUCCEEDS:
+            case AdaptiveFinding.SUCCEEDS:
                 unknown = f", {evidence.unknown:,} have no outcome yet" if evidence.unknown else ""
                 apart = " in ordinary hours" if self.highest_rate > evidence.highest_rate else ""
                 return (
@@ -179,7 +179,7 @@ def reason_of(rule: Adaptive, evidence: Evidence) -> str:
     return f"given up: {evidence.describe()} (below {format_share(rule.give_up_below)})"
 
 
-def judge(rule: Adaptive, outcomes: Sequence[Outcomes]) -> Judgement:
+def judge(rule: Adaptive, outcomes: Sequence[ErrorOutcomes]) -> Judgement:
     """Whether an error is given up. `outcomes` are those of its time that counts, the latest first.
 
     The latest outcomes must say so, as many as `after`, and so must those of the time `lasting`. So the first successes
@@ -188,20 +188,22 @@ def judge(rule: Adaptive, outcomes: Sequence[Outcomes]) -> Judgement:
     unknown = max(0, sum(one.returned - one.known for one in outcomes))
     latest = _taken(outcomes, rule.after)
     if latest is None:
-        return Judgement(Finding.TOO_FEW, _total(outcomes, unknown))
+        return Judgement(AdaptiveFinding.TOO_FEW, _total(outcomes, unknown))
     evidence = _total(outcomes[:latest], unknown)
     if evidence.highest_rate >= rule.give_up_below:
-        return Judgement(Finding.SUCCEEDS, evidence)
+        return Judgement(AdaptiveFinding.SUCCEEDS, evidence)
     if not rule.lasting:
-        return Judgement(Finding.GIVEN_UP, evidence)
+        return Judgement(AdaptiveFinding.GIVEN_UP, evidence)
     reached = _lasting(rule, outcomes)
     if reached is None:
-        return Judgement(Finding.TOO_SHORT, _total(outcomes, unknown))
-    found = Judgement(Finding.GIVEN_UP, _total(outcomes[:reached], unknown), _balanced(outcomes[:reached], rule.after))
-    return found if found.highest_rate < rule.give_up_below else found._replace(finding=Finding.SUCCEEDS)
+        return Judgement(AdaptiveFinding.TOO_SHORT, _total(outcomes, unknown))
+    found = Judgement(
+        AdaptiveFinding.GIVEN_UP, _total(outcomes[:reached], unknown), _balanced(outcomes[:reached], rule.after)
+    )
+    return found if found.highest_rate < rule.give_up_below else found._replace(finding=AdaptiveFinding.SUCCEEDS)
 
 
-def _taken(outcomes: Sequence[Outcomes], number: int) -> int | None:
+def _taken(outcomes: Sequence[ErrorOutcomes], number: int) -> int | None:
     """The place after the latest outcomes, so many as are known; None if there are not so many."""
     known = 0
     for place, one in enumerate(outcomes, 1):
@@ -211,7 +213,7 @@ def _taken(outcomes: Sequence[Outcomes], number: int) -> int | None:
     return None
 
 
-def _lasting(rule: Adaptive, outcomes: Sequence[Outcomes]) -> int | None:
+def _lasting(rule: Adaptive, outcomes: Sequence[ErrorOutcomes]) -> int | None:
     """The place after the latest outcomes of which half of `after` are older than another half by `lasting`; None if
     there are none. So the half, at least, is from before or after any outage that is shorter.
     """
@@ -225,7 +227,7 @@ def _lasting(rule: Adaptive, outcomes: Sequence[Outcomes]) -> int | None:
     return None if earlier is None else first + earlier
 
 
-def _balanced(outcomes: Sequence[Outcomes], most: int) -> Evidence:
+def _balanced(outcomes: Sequence[ErrorOutcomes], most: int) -> Evidence:
     """With as many outcomes of each hour or day as `most`: in an outage, more fail than succeed in days without one."""
     shares = [min(1.0, most / one.known) if one.known else 0.0 for one in outcomes]
     succeeded = sum(share * one.succeeded for share, one in zip(shares, outcomes, strict=True))
@@ -233,7 +235,7 @@ def _balanced(outcomes: Sequence[Outcomes], most: int) -> Evidence:
     return Evidence(math.ceil(succeeded), math.ceil(failed), 0, 0)
 
 
-def _total(outcomes: Sequence[Outcomes], unknown: int) -> Evidence:
+def _total(outcomes: Sequence[ErrorOutcomes], unknown: int) -> Evidence:
     succeeded, failed = sum(one.succeeded for one in outcomes), sum(one.failed for one in outcomes)
     return Evidence(succeeded, failed, unknown, min((one.starts_ms for one in outcomes), default=0))
 

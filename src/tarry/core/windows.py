@@ -36,7 +36,7 @@ _TIMES = re.compile(r"(\d\d?):(\d\d)-(\d\d?):(\d\d)", re.ASCII)
 _EXAMPLE = 'write for example "mon-fri 08:00-20:00", "sat,sun" or "22:00-06:00"'
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """Some hours of some days, as in `mon-fri 08:00-20:00`. Hours past midnight belong to the day they begin on."""
 
     text: str
@@ -53,14 +53,14 @@ class Span(NamedTuple):
         )
 
 
-def parse_span(text: str) -> Span:
+def parse_span(text: str) -> TimeSpan:
     """Raises ValueError with an example if the text is not a span."""
     words = text.lower().split()
     times = words.pop() if words and ":" in words[-1] else "00:00-24:00"
     if len(words) > 1 or not text.strip():
         raise ValueError(f"`{text}`: {_EXAMPLE}")
     days = frozenset(range(7)) if not words else _parse_days(words[0], text)
-    return Span(text, days, *_parse_times(times, text))
+    return TimeSpan(text, days, *_parse_times(times, text))
 
 
 def _parse_days(given: str, text: str) -> frozenset[int]:
@@ -88,7 +88,7 @@ def _parse_times(given: str, text: str) -> tuple[int, int]:
     return start, end if end > start else end + DAY
 
 
-def _parse_spans(value: object) -> tuple[Span, ...]:
+def _parse_spans(value: object) -> tuple[TimeSpan, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"`{value}`: {_EXAMPLE}, or a list of such texts")
@@ -114,7 +114,7 @@ Zone = Annotated[str, AfterValidator(_known_zone)]
 _TEXT = {"type": "string", "examples": ["mon-fri 08:00-20:00", "sat,sun", "22:00-06:00"]}
 
 Spans = Annotated[
-    tuple[Span, ...],
+    tuple[TimeSpan, ...],
     BeforeValidator(_parse_spans),
     PlainSerializer(lambda spans: [span.text for span in spans], return_type=list[str]),
     WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]}),

@@ -29,7 +29,7 @@ _HEADERS = {
 TEXTS = frozenset({"message_id", "content_type", *_HEADERS}) - {"max_retries"}
 
 
-class WaitingRow(NamedTuple):
+class ImportRow(NamedTuple):
     """One row: its key, when it is due, and its other fields by name. A field without a value is None."""
 
     key: str
@@ -45,7 +45,7 @@ class CannotImportError(Exception):
     """A row cannot be a request; the message says why. It stays where it is."""
 
 
-def request_of(row: WaitingRow, source: str, queue: str, frame_max: int) -> Message:
+def request_of(row: ImportRow, source: str, queue: str, frame_max: int) -> Message:
     """The request. Its retry id is that of the row, so that a request that is sent twice is recognised."""
     _check(row)
     identity = retry_id(source, row.key)
@@ -60,7 +60,7 @@ def request_of(row: WaitingRow, source: str, queue: str, frame_max: int) -> Mess
     return Message("", queue, properties, row.payload or b"", f"{identity}:0")
 
 
-def _check(row: WaitingRow) -> None:
+def _check(row: ImportRow) -> None:
     if not row.queue or len(row.queue.encode()) > LONGEST_NAME:
         raise CannotImportError(f"it has no queue of 1 to {LONGEST_NAME} bytes to return to")
     if row.due_ms is None:
@@ -71,7 +71,7 @@ def _check(row: WaitingRow) -> None:
         raise CannotImportError("it has no payload")
 
 
-def _table(row: WaitingRow, identity: str) -> bytes:
+def _table(row: ImportRow, identity: str) -> bytes:
     own = {header: row.fields[field] for field, header in _HEADERS.items() if row.fields.get(field) is not None}
     if h.ERROR_REASON in own:
         own[h.ERROR_REASON] = own[h.ERROR_REASON][:LONGEST_TEXT]
@@ -91,7 +91,7 @@ def _table(row: WaitingRow, identity: str) -> bytes:
         raise CannotImportError(f"its headers cannot be sent: {error}") from None
 
 
-def _users(row: WaitingRow) -> dict[str, Any]:
+def _users(row: ImportRow) -> dict[str, Any]:
     """The message's own headers. One that the broker or tarry sets would be taken for theirs."""
     given = row.fields.get("headers")
     if given is None:
@@ -105,7 +105,7 @@ def _is_reserved(name: str) -> bool:
     return name in h.COPIES or name.startswith((h.OURS, "x-"))
 
 
-def _short(row: WaitingRow, field: str) -> bytes | None:
+def _short(row: ImportRow, field: str) -> bytes | None:
     text = row.fields.get(field)
     raw = text.encode() if text else None
     if raw is not None and len(raw) > LONGEST_NAME:

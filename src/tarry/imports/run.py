@@ -14,8 +14,8 @@ from tarry.amqp.publisher import Message, Publisher, PublishOutcome
 from tarry.amqp.url import Address
 from tarry.core.names import Names
 from tarry.errors import BrokerError, BrokerUnreachableError, MissingOnBrokerError
-from tarry.imports.row import CannotImportError, WaitingRow, request_of
-from tarry.imports.source import Source
+from tarry.imports.row import CannotImportError, ImportRow, request_of
+from tarry.imports.source import ImportSource
 
 BATCH = 500
 PATIENCE = 60
@@ -41,7 +41,7 @@ class ImportProgress:
 class Importer:
     """Moves the waiting rows of a source to the request queue."""
 
-    source: Source
+    source: ImportSource
     address: Address
     names: Names
     progress: ImportProgress
@@ -61,7 +61,7 @@ class Importer:
             finally:
                 await publisher.link.close()
 
-    async def _move(self, rows: Sequence[WaitingRow], identity: str, publisher: Publisher) -> None:
+    async def _move(self, rows: Sequence[ImportRow], identity: str, publisher: Publisher) -> None:
         requests: dict[str, Message] = {}
         for row in rows:
             try:

@@ -19,7 +19,7 @@ from psycopg.rows import TupleRow
 from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 
 from tarry.errors import SettingsError, SourceError
-from tarry.imports.row import TEXTS, WaitingRow
+from tarry.imports.row import TEXTS, ImportRow
 
 Connection = psycopg.AsyncConnection[TupleRow]
 
@@ -83,7 +83,7 @@ class QueueShare(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ImportSource:
     """An open table. Two sessions: one reads all rows in one snapshot, one records what was imported."""
 
     options: SourceOptions
@@ -102,7 +102,7 @@ class Source:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, dsn: str, options: SourceOptions) -> AsyncIterator[Source]:
+    async def open(cls, dsn: str, options: SourceOptions) -> AsyncIterator[ImportSource]:
         with explained_errors():
             async with await _connect(dsn) as reader, await _connect(dsn) as writer:
                 place = await _place(reader, options.table)
@@ -149,7 +149,7 @@ class Source:
         (found,) = await _one(self.writer, read)
         return str(found)
 
-    async def rows(self, batch: int) -> AsyncIterator[list[WaitingRow]]:
+    async def rows(self, batch: int) -> AsyncIterator[list[ImportRow]]:
         """All waiting rows of one snapshot, those that are due first first, in batches."""
         query = SQL("select {fields} from {table} as source where {waiting} order by {due}, {key}").format(
             fields=SQL(", ").join(self._selected()),
@@ -214,14 +214,14 @@ class Source:
         fixed = {*REQUIRED, "retry_count"}
         return [name for name in self.columns if name not in fixed]
 
-    def _row(self, row: TupleRow) -> WaitingRow:
+    def _row(self, row: TupleRow) -> ImportRow:
         key, due_ms, queue, payload, count, *values = row
         raw = payload.encode() if isinstance(payload, str) else payload
         fields = dict(zip(self._extra(), values, strict=True))
         if isinstance(fields.get("headers"), str):
             fields["headers"] = _json(fields["headers"])
         used = int(count or 0) + (not self.options.counted)
-        return WaitingRow(str(key), due_ms, queue, None if raw is None else bytes(raw), used, fields)
+        return ImportRow(str(key), due_ms, queue, None if raw is None else bytes(raw), used, fields)
 
     async def _waiting(self) -> Composable:
         """The condition for rows that wait and were not imported."""

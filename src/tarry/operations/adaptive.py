@@ -19,8 +19,8 @@ import structlog
 from tarry.analytics.rollups import (
     LATE,
     Dimension,
-    Span,
     StatisticFilter,
+    StatisticSpan,
     StatisticsProgress,
     read_progress,
     read_statistics,
@@ -28,12 +28,12 @@ from tarry.analytics.rollups import (
 from tarry.core.adaptive import (
     NOTHING_GIVEN_UP,
     Adaptive,
+    AdaptiveFinding,
     ErrorKey,
+    ErrorOutcomes,
     ErrorsGivenUp,
     Evidence,
-    Finding,
     Judgement,
-    Outcomes,
     judge,
     reason_of,
 )
@@ -246,7 +246,7 @@ def _is_without_effect(context: OperatorContext, queue: str) -> bool:
     return all(policy.adaptive is None for policy in context.files.rules.policies_of_queue(queue))
 
 
-History = dict[tuple[str, str], list[Outcomes]]
+History = dict[tuple[str, str], list[ErrorOutcomes]]
 """The outcomes of each error, by queue and fingerprint, the latest first."""
 
 
@@ -264,7 +264,7 @@ async def read_history(
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     hours_from = max(since, today - BY_HOUR)
     found: History = {}
-    for span, begins, ends in ((Span.HOUR, hours_from, now), (Span.DAY, since, today - BY_HOUR)):
+    for span, begins, ends in ((StatisticSpan.HOUR, hours_from, now), (StatisticSpan.DAY, since, today - BY_HOUR)):
         if begins >= ends:
             continue
         wanted = StatisticFilter(begins, ends, span, queue=queue, policy=policy, error=error)
@@ -273,7 +273,7 @@ async def read_history(
             if not row.other and row.starts is not None and row.queue is not None and row.error:
                 counts, ends_at = row.counts, row.starts + span.length
                 found.setdefault((row.queue, row.error), []).append(
-                    Outcomes(_ms(row.starts), _ms(ends_at), counts.returned, counts.succeeded, counts.failed)
+                    ErrorOutcomes(_ms(row.starts), _ms(ends_at), counts.returned, counts.succeeded, counts.failed)
                 )
     return found
 
@@ -306,12 +306,12 @@ async def explain_error(
     judgement = judged(rule, history.get((failure.queue, mark), []), choice)
     if judgement is None:
         return NOTHING_GIVEN_UP, f"never given up: {choice.actor if choice else ''} has decided so"
-    if judgement.finding is Finding.GIVEN_UP:
+    if judgement.finding is AdaptiveFinding.GIVEN_UP:
         return NOTHING_GIVEN_UP, f"about to be {judgement.describe(rule)}"
     return NOTHING_GIVEN_UP, judgement.describe(rule)
 
 
-def judged(rule: Adaptive, outcomes: list[Outcomes], choice: ErrorChoice | None) -> Judgement | None:
+def judged(rule: Adaptive, outcomes: list[ErrorOutcomes], choice: ErrorChoice | None) -> Judgement | None:
     """What the outcomes say; None if an operator has decided that the error is never given up. What began before an
     operator retried it does not count.
     """
@@ -391,7 +391,7 @@ class AdaptiveDecisions:
         for policy, rule in rules:
             for (queue, error), outcomes in (await read_history(self.context.store, policy.name, rule, now)).items():
                 judgement = judged(rule, outcomes, chosen.get((queue, error)))
-                if judgement is not None and judgement.finding is Finding.GIVEN_UP:
+                if judgement is not None and judgement.finding is AdaptiveFinding.GIVEN_UP:
                     found[ErrorKey(queue, policy.name, error)] = rule, judgement.evidence
         return found
 

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from tarry.analytics.advise import FEWEST_DAYS, FEWEST_MESSAGES, Advice, advise
 from tarry.analytics.rollups import (
     Dimension,
-    Span,
     Statistic,
     StatisticFilter,
+    StatisticSpan,
     floor,
     read_errors,
     read_progress,
@@ -42,12 +42,12 @@ class PolicyAdvice:
 async def advise_policies(context: OperatorContext, *, since: datetime) -> PolicyAdvice:
     """Advice from the retries since then, about the policies as they are now."""
     until = datetime.now(UTC)
-    wanted = StatisticFilter(since, until, Span.DAY)
+    wanted = StatisticFilter(since, until, StatisticSpan.DAY)
     statistics = await read_statistics(context.store, wanted, BY, by_time=True)
     marks = sorted({one.error for one in statistics if one.error})
     errors = await read_errors(context.store, marks, wanted)
     return PolicyAdvice(
-        since=floor(since, Span.DAY),
+        since=floor(since, StatisticSpan.DAY),
         until=until,
         retries=sum(one.counts.outcomes for one in statistics),
         advice=advise(statistics, errors, context.topology.policies),

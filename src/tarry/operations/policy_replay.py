@@ -14,9 +14,9 @@ from tarry.analytics.replay import (
     MessageHistory,
     MessageRow,
     Replay,
-    StepRow,
-    Tally,
-    Totals,
+    ReplayStep,
+    ReplayTally,
+    ReplayTotals,
     message_history,
 )
 from tarry.core.decide import Rulebook
@@ -168,7 +168,7 @@ async def replay_policies(
     until = datetime.now(UTC)
     if since >= until:
         raise SettingsError("The time to replay begins in the future: give a time that has passed, as in --since 7d.")
-    reader = _Reader(context, topology.rules, since, until)
+    reader = _HistoryReader(context, topology.rules, since, until)
     run = Replay(topology.rules, changed.rules, _ms(since), _ms(until))
     async with context.store.dedicated(SessionSettings.REPORT) as session:
         await reader.begin(session, most)
@@ -182,7 +182,7 @@ async def replay_policies(
     return _report(run, reader, since, until, list(_changes(topology, changed)))
 
 
-class _Reader:
+class _HistoryReader:
     """Reads the history in slices of ids, which are random: any number of slices is a sample."""
 
     def __init__(self, context: OperatorContext, rules: Rulebook, since: datetime, until: datetime) -> None:
@@ -241,11 +241,11 @@ class _Reader:
 
 
 def _message(row: Row) -> MessageRow:
-    steps = [StepRow(*step) for step in row[-1]]
+    steps = [ReplayStep(*step) for step in row[-1]]
     return MessageRow(*(*row[:-1], steps))
 
 
-def _report(run: Replay, reader: _Reader, since: datetime, until: datetime, changes: list[str]) -> PolicyReplay:
+def _report(run: Replay, reader: _HistoryReader, since: datetime, until: datetime, changes: list[str]) -> PolicyReplay:
     scale = 1 / reader.share
     total = _row(None, run.total, (run.history, run.now, run.then), scale)
     rows = [_row(name, totals, run.policy_loads[name], scale) for name, totals in sorted(run.by_policy.items())]
@@ -264,7 +264,7 @@ def _report(run: Replay, reader: _Reader, since: datetime, until: datetime, chan
     )
 
 
-def _row(policy: str | None, totals: Totals, loads: Sequence[Loads], scale: float) -> ReplayRow:
+def _row(policy: str | None, totals: ReplayTotals, loads: Sequence[Loads], scale: float) -> ReplayRow:
     history, current, changed = loads
     return ReplayRow(
         policy=policy,
@@ -275,11 +275,11 @@ def _row(policy: str | None, totals: Totals, loads: Sequence[Loads], scale: floa
     )
 
 
-def _figures(tallies: Sequence[Tally], loads: Loads, scale: float) -> ReplayFigures:
+def _figures(tallies: Sequence[ReplayTally], loads: Loads, scale: float) -> ReplayFigures:
     def ended(kind: Ended) -> Estimate:
         return _estimate([one.ended[kind] * scale for one in tallies])
 
-    def times(of: Callable[[Tally], float | None]) -> Estimate | None:
+    def times(of: Callable[[ReplayTally], float | None]) -> Estimate | None:
         found = [value for one in tallies if (value := of(one)) is not None]
         return _estimate(found) if of(tallies[0]) is not None else None
 

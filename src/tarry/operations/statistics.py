@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from tarry.analytics.rollups import (
-    Counts,
     Dimension,
     KnownError,
-    Span,
     Statistic,
+    StatisticCounts,
     StatisticFilter,
+    StatisticSpan,
     ceiling,
     floor,
     read_errors,
@@ -99,7 +99,7 @@ class StatisticsReport:
 
     since: datetime
     until: datetime
-    span: Span
+    span: StatisticSpan
     """What was counted together: `hour` or `day`."""
     by: list[Dimension]
     total: StatisticRow
@@ -111,8 +111,8 @@ class StatisticsReport:
     """What is not counted yet."""
 
 
-def suitable_span(since: datetime, until: datetime) -> Span:
-    return Span.HOUR if until - since <= BY_THE_HOUR else Span.DAY
+def suitable_span(since: datetime, until: datetime) -> StatisticSpan:
+    return StatisticSpan.HOUR if until - since <= BY_THE_HOUR else StatisticSpan.DAY
 
 
 async def statistics(
@@ -138,7 +138,7 @@ async def statistics(
         until=wanted.until,
         span=wanted.span,
         by=list(by),
-        total=_row(total[0] if total else Statistic(Counts()), None, has_costs=costs is not None),
+        total=_row(total[0] if total else Statistic(StatisticCounts()), None, has_costs=costs is not None),
         rows=named,
         more=len(rows) < len(found),
         notes=[NOT_COUNTED] if progress is None else progress.describe(datetime.now(UTC)),

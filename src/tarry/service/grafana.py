@@ -40,7 +40,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PanelRow:
     """Panels under one heading. A text is the name of a metric in the registry, and stands for its default panel."""
 
     title: str
@@ -48,12 +48,12 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Dashboard:
+class GrafanaDashboard:
     """One dashboard, which is one file."""
 
     name: str
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[PanelRow, ...]
     by_queue: bool = False
     """Whether its queries have the variable `queue`."""
 
@@ -70,11 +70,11 @@ def _rate(title: str, name: str, by: str, description: str, where: str = "") -> 
 _SELECTED = '{queue=~"$queue"}'
 
 DASHBOARDS = (
-    Dashboard(
+    GrafanaDashboard(
         "overview",
         "tarry: overview",
         (
-            Row(
+            PanelRow(
                 "Now",
                 (
                     _stat("Waiting", "max(retry_queue_depth)", "Messages in tiers."),
@@ -85,7 +85,7 @@ DASHBOARDS = (
                     _stat("Routers at work", "sum(tarry_consuming)", "Routers that receive requests."),
                 ),
             ),
-            Row(
+            PanelRow(
                 "Alerts",
                 (
                     Panel(
@@ -97,7 +97,7 @@ DASHBOARDS = (
                     ),
                 ),
             ),
-            Row(
+            PanelRow(
                 "What happens",
                 (
                     _rate("Scheduled", "retries_scheduled", "queue", "How much fails, and where."),
@@ -122,11 +122,11 @@ DASHBOARDS = (
             ),
         ),
     ),
-    Dashboard(
+    GrafanaDashboard(
         "destinations",
         "tarry: destinations",
         (
-            Row(
+            PanelRow(
                 "Returns",
                 (
                     _rate("Scheduled", "retries_scheduled", "queue", "Retries published to a tier.", _SELECTED),
@@ -135,7 +135,7 @@ DASHBOARDS = (
                     _rate("By status", "retries_executed", "status", "What became of the returns.", _SELECTED),
                 ),
             ),
-            Row(
+            PanelRow(
                 "Ends",
                 (
                     _rate("Exhausted", "retries_exhausted", "queue", "Used all their retries.", _SELECTED),
@@ -147,7 +147,7 @@ DASHBOARDS = (
                     "tarry_outcomes_by_attempt",
                 ),
             ),
-            Row(
+            PanelRow(
                 "Held back",
                 (
                     "tarry_stalled",
@@ -158,15 +158,15 @@ DASHBOARDS = (
                     "tarry_throttle_held",
                 ),
             ),
-            Row("Webhooks", ("tarry_webhook_deliveries", "tarry_webhook_delivery_seconds")),
+            PanelRow("Webhooks", ("tarry_webhook_deliveries", "tarry_webhook_delivery_seconds")),
         ),
         by_queue=True,
     ),
-    Dashboard(
+    GrafanaDashboard(
         "way-home",
         "tarry: the broker's way home",
         (
-            Row(
+            PanelRow(
                 "Tiers",
                 (
                     "retry_queue_depth",
@@ -180,7 +180,7 @@ DASHBOARDS = (
                     ),
                 ),
             ),
-            Row(
+            PanelRow(
                 "Drift",
                 (
                     "tarry_drift_seconds",
@@ -200,16 +200,16 @@ DASHBOARDS = (
                     "tarry_oldest_overdue_seconds",
                 ),
             ),
-            Row("Detours", ("tarry_stuck", "tarry_detours", "tarry_unroutable", "tarry_layovers")),
+            PanelRow("Detours", ("tarry_stuck", "tarry_detours", "tarry_unroutable", "tarry_layovers")),
         ),
     ),
-    Dashboard(
+    GrafanaDashboard(
         "audit",
         "tarry: audit",
         (
-            Row("Open retries", ("tarry_open", "tarry_due_now", "tarry_missing", "tarry_stuck_attempts")),
-            Row("Outcomes", ("tarry_anomaly", "tarry_presumed", "tarry_stuck_recovered", "tarry_duplicates")),
-            Row(
+            PanelRow("Open retries", ("tarry_open", "tarry_due_now", "tarry_missing", "tarry_stuck_attempts")),
+            PanelRow("Outcomes", ("tarry_anomaly", "tarry_presumed", "tarry_stuck_recovered", "tarry_duplicates")),
+            PanelRow(
                 "Postgres",
                 (
                     "tarry_degraded",
@@ -221,11 +221,11 @@ DASHBOARDS = (
             ),
         ),
     ),
-    Dashboard(
+    GrafanaDashboard(
         "routers",
         "tarry: routers",
         (
-            Row(
+            PanelRow(
                 "At work",
                 (
                     Panel(
@@ -243,8 +243,8 @@ DASHBOARDS = (
                     "tarry_intake_paused",
                 ),
             ),
-            Row("Batches", ("tarry_batch_size", "tarry_decision_seconds", "tarry_confirm_seconds")),
-            Row(
+            PanelRow("Batches", ("tarry_batch_size", "tarry_decision_seconds", "tarry_confirm_seconds")),
+            PanelRow(
                 "Guards",
                 (
                     "tarry_eligibility_requests",
@@ -254,7 +254,7 @@ DASHBOARDS = (
                     "tarry_adaptive",
                 ),
             ),
-            Row(
+            PanelRow(
                 "Changes",
                 ("tarry_reconnects", "tarry_reloads", "tarry_policy_info", "tarry_build_info", "tarry_spans"),
             ),
@@ -269,14 +269,14 @@ def dashboard_text(name: str) -> str:
     return json.dumps(_dashboard(found, _rows(found)), indent=2, ensure_ascii=False) + "\n"
 
 
-def _rows(dashboard: Dashboard) -> list[Row]:
+def _rows(dashboard: GrafanaDashboard) -> list[PanelRow]:
     """The rows; on the first dashboard also one with every metric that is on none."""
     rows = list(dashboard.rows)
     shown = " ".join(
         query.expr for one in DASHBOARDS for row in one.rows for panel in row.panels for query in _panel(panel).queries
     )
     others = tuple(family.name for family in families() if family.exposed not in shown)
-    return [*rows, Row("Other", others)] if others and dashboard is DASHBOARDS[0] else rows
+    return [*rows, PanelRow("Other", others)] if others and dashboard is DASHBOARDS[0] else rows
 
 
 def _panel(panel: Panel | str) -> Panel:
@@ -299,7 +299,7 @@ def default_panel(family: Family) -> Panel:
     return Panel(title, (Query(f"max{by} ({family.exposed})", legend or "max"),), family.text, unit)
 
 
-def _dashboard(dashboard: Dashboard, rows: Sequence[Row]) -> Json:
+def _dashboard(dashboard: GrafanaDashboard, rows: Sequence[PanelRow]) -> Json:
     return {
         "uid": f"tarry-{dashboard.name}",
         "title": dashboard.title,
@@ -351,7 +351,7 @@ def _variables(*, by_queue: bool) -> Iterator[Json]:
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
-def _placed(rows: Sequence[Row]) -> Iterator[Json]:
+def _placed(rows: Sequence[PanelRow]) -> Iterator[Json]:
     """All panels with their places, from left to right and from top to bottom."""
     number = top = 0
     for row in rows:

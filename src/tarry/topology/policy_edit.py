@@ -21,8 +21,8 @@ from tarry.topology.bases import PolicyTable
 from tarry.topology.load import BASE_FOLDER, MAIN_FILE, POLICY_FOLDER, load
 from tarry.topology.model import Topology
 from tarry.topology.toml_file import BadFileError, read_text, toml_value
+from tarry.topology.toml_lines import LineSpan, Spans, find_spans
 from tarry.topology.toml_lines import Path as Keys
-from tarry.topology.toml_lines import Span, Spans, find_spans
 
 RULES = "errors"
 """The list at whose beginning entries are added; other values are replaced."""
@@ -127,7 +127,7 @@ class _Editor:
             raise self._refusal(f"{'.'.join(keys)} is inherited, and the rest of {keys[0]} is not")
         return self._added(spans, ".".join(keys), toml_value(value))
 
-    def _with_rules(self, spans: Spans, span: Span | None, rules: list[dict[str, Any]]) -> str:
+    def _with_rules(self, spans: Spans, span: LineSpan | None, rules: list[dict[str, Any]]) -> str:
         tables = spans.tables.get((*self.table, RULES, 0))
         if tables is not None:
             return self._with_table(tables, rules[0])
@@ -145,12 +145,12 @@ class _Editor:
         line = f"{indent}{toml_value(rules[0])},{self._newline}"
         return self.text[: line_end + 1] + line + self.text[line_end + 1 :]
 
-    def _replaced(self, span: Span, value: str, key: str) -> str:
+    def _replaced(self, span: LineSpan, value: str, key: str) -> str:
         if "#" in self.text[span.start : span.end]:
             raise self._refusal(f"{key} has a comment within")
         return self.text[: span.start] + value + self.text[span.end :]
 
-    def _with_table(self, tables: Span, rule: dict[str, Any]) -> str:
+    def _with_table(self, tables: LineSpan, rule: dict[str, Any]) -> str:
         """Before the first [[policy.errors]]."""
         newline = self._newline
         indent = self.text[self.text.rfind("\n", 0, tables.start) + 1 : tables.start]

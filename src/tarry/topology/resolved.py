@@ -21,7 +21,7 @@ from tarry.topology.toml_lines import Lines, find_lines
 _ORDER = {found.alias or name: place for place, (name, found) in enumerate(Policy.model_fields.items())}
 
 
-class Origin(StrEnum):
+class ValueOrigin(StrEnum):
     """Where a value comes from."""
 
     OWN = "own"
@@ -38,7 +38,7 @@ class Value:
     key: str
     value: Any
     """As TOML has it."""
-    origin: Origin
+    origin: ValueOrigin
     table: str | None = None
     """The policy or base in which it is written."""
     file: str | None = None
@@ -70,7 +70,7 @@ class Shown:
         tables: dict[str, dict[str, Any]] = {}
         keys: dict[str, Any] = {}
         for one in self.values:
-            if one.origin is Origin.DEFAULT or one.key in ("extends", "without"):
+            if one.origin is ValueOrigin.DEFAULT or one.key in ("extends", "without"):
                 continue
             name, _, part = one.key.partition(".")
             if part:
@@ -127,15 +127,15 @@ def _values(resolved: ResolvedTable, policy: Policy | None) -> Iterator[Value]:
         if changed.get(keys) != in_files.get(keys):
             continue
         table = resolved.origin(keys)
-        origin = Origin.OWN if table is resolved.table else Origin.INHERITED
+        origin = ValueOrigin.OWN if table is resolved.table else ValueOrigin.INHERITED
         yield Value(
             ".".join(keys), value, origin, str(table.name), str(table.path), _line(table, keys), table.is_shipped
         )
     for keys, value in changed.items():
         if value != in_files.get(keys):
-            yield Value(".".join(keys), value, Origin.ENVIRONMENT)
+            yield Value(".".join(keys), value, ValueOrigin.ENVIRONMENT)
         elif keys not in written and keys[:1] not in written and value not in (None, [], {}):
-            yield Value(".".join(keys), value, Origin.DEFAULT)
+            yield Value(".".join(keys), value, ValueOrigin.DEFAULT)
 
 
 def _dumped(policy: Policy) -> dict[str, Any]:

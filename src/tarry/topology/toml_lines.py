@@ -50,7 +50,7 @@ class Lines:
         return Found(self.lines.get(known), shown)
 
 
-class Span(NamedTuple):
+class LineSpan(NamedTuple):
     """Where a value is in the text."""
 
     start: int
@@ -61,8 +61,8 @@ class Span(NamedTuple):
 class Spans:
     """The place of each value, and of each table."""
 
-    values: Mapping[Path, Span]
-    tables: Mapping[Path, Span]
+    values: Mapping[Path, LineSpan]
+    tables: Mapping[Path, LineSpan]
     """From the header to the end of the last key that stands in the table itself, not in a table within."""
 
 
@@ -110,8 +110,8 @@ def _tokens(text: str) -> Iterator[_Token]:
 class _Reader:
     tokens: list[_Token]
     lines: dict[Path, int] = field(default_factory=dict)
-    values: dict[Path, Span] = field(default_factory=dict)
-    spans: dict[Path, Span] = field(default_factory=dict)
+    values: dict[Path, LineSpan] = field(default_factory=dict)
+    spans: dict[Path, LineSpan] = field(default_factory=dict)
     _at: int = 0
     _tables: dict[Path, int] = field(default_factory=dict)
     """For each list of tables, the position of the last one."""
@@ -126,7 +126,7 @@ class _Reader:
             else:
                 self._pair(table)
                 if table in self.spans:
-                    self.spans[table] = Span(self.spans[table].start, self._last_end())
+                    self.spans[table] = LineSpan(self.spans[table].start, self._last_end())
 
     def _last_end(self) -> int:
         return self.tokens[self._at - 1].end
@@ -150,7 +150,7 @@ class _Reader:
             self.lines.setdefault(path, line)
         path = self._last_table(path)
         self.lines[path] = line
-        self.spans[path] = Span(start, self._last_end())
+        self.spans[path] = LineSpan(start, self._last_end())
         return path
 
     def _last_table(self, path: Path) -> Path:
@@ -186,7 +186,7 @@ class _Reader:
         else:
             while self._next() not in ",]}\n":
                 self._at += 1
-        self.values[path] = Span(start, self._last_end())
+        self.values[path] = LineSpan(start, self._last_end())
 
     def _list(self, path: Path) -> None:
         self._at += 1

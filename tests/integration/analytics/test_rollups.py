@@ -13,8 +13,8 @@ import pytest
 from tarry.analytics import rollups
 from tarry.analytics.rollups import (
     Dimension,
-    Span,
     StatisticFilter,
+    StatisticSpan,
     StatisticsProgress,
     count_new_steps,
     read_statistics,
@@ -244,7 +244,7 @@ def test_read_statistics_by_dimensions_and_filters(
     SeededHistory(connection, 300, LATELY, 3_600, owners=20).write()
     count()
     counts = expected_counts(connection)
-    wanted = StatisticFilter(LATELY - timedelta(days=1), datetime.now(UTC), Span.HOUR, queue="queue-1*")
+    wanted = StatisticFilter(LATELY - timedelta(days=1), datetime.now(UTC), StatisticSpan.HOUR, queue="queue-1*")
 
     def read(*dimensions: Dimension, **changed: Any) -> list[rollups.Statistic]:
         return in_session(

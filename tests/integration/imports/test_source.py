@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from tarry.errors import SettingsError, SourceError
-from tarry.imports.row import WaitingRow
-from tarry.imports.source import Source, SourceOptions
+from tarry.imports.row import ImportRow
+from tarry.imports.source import ImportSource, SourceOptions
 from tests.support.cli import run_cli
 from tests.support.spaces import Database
 
@@ -33,9 +33,9 @@ def make(database: Database, columns: str, *values: object) -> None:
         execute(database, f"insert into jobs values ({places})", *values)  # noqa: S608 - our own text
 
 
-def read(database: Database, **options: Any) -> list[WaitingRow]:
-    async def all_rows() -> list[WaitingRow]:
-        async with Source.open(database.dsn, SourceOptions("jobs", **options)) as source:
+def read(database: Database, **options: Any) -> list[ImportRow]:
+    async def all_rows() -> list[ImportRow]:
+        async with ImportSource.open(database.dsn, SourceOptions("jobs", **options)) as source:
             return [row async for batch in source.rows(2) for row in batch]
 
     return asyncio.run(all_rows())
@@ -46,7 +46,7 @@ USUAL = "id int, original_payload bytea, original_queue text, next_retry_at time
 
 def test_source_reads_a_usual_table(database: Database) -> None:
     make(database, f"{USUAL}, retry_count int", 7, b"\x00", "invoices", DUE, 2)
-    assert read(database) == [WaitingRow("7", DUE_MS, "invoices", b"\x00", 3, {})]
+    assert read(database) == [ImportRow("7", DUE_MS, "invoices", b"\x00", 3, {})]
     assert read(database, counted=True)[0].retry_count == 2
 
 
@@ -111,7 +111,7 @@ def test_source_marks_rows_and_does_not_read_them_again(database: Database) -> N
     make(database, USUAL, 1, b"", "q", DUE)
 
     async def mark() -> tuple[str, str, int]:
-        async with Source.open(database.dsn, SourceOptions("jobs")) as source, source.lock():
+        async with ImportSource.open(database.dsn, SourceOptions("jobs")) as source, source.lock():
             await source.mark(["1"])
             await source.mark(["1"])
             return await source.identity(), await source.identity(), await source.imported()
@@ -127,8 +127,8 @@ def test_source_refuses_a_second_import_at_the_same_time(database: Database) -> 
     async def twice() -> None:
         options = SourceOptions("jobs")
         async with (
-            Source.open(database.dsn, options) as one,
-            Source.open(database.dsn, options) as other,
+            ImportSource.open(database.dsn, options) as one,
+            ImportSource.open(database.dsn, options) as other,
             one.lock(),
             other.lock(),
         ):
@@ -147,7 +147,7 @@ def test_source_says_how_to_create_its_tables_if_it_may_not(database: Database) 
     dsn = database.dsn.replace("postgres@", f"{name}@")
 
     async def lock() -> None:
-        async with Source.open(dsn, SourceOptions("jobs")) as source, source.lock():
+        async with ImportSource.open(dsn, SourceOptions("jobs")) as source, source.lock():
             pytest.fail("it may not create tables")
 
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tarry.analytics.advise import Advice, AdviceKind, advise, bounds
-from tarry.analytics.rollups import Counts, KnownError, Statistic
+from tarry.analytics.rollups import KnownError, Statistic, StatisticCounts
 from tarry.core.fingerprint import fingerprint
 from tarry.core.policy import Policy
 from tarry.topology.model import Topology
@@ -33,7 +33,7 @@ def counts(
     for day in range(days):
         for attempt, (succeeded, failed) in attempts.items():
             took = round(succeeded * slow * sum(one.delay(number) for number in range(attempt)))
-            about = Counts(scheduled=succeeded + failed, succeeded=succeeded, failed=failed, success_ms=took)
+            about = StatisticCounts(scheduled=succeeded + failed, succeeded=succeeded, failed=failed, success_ms=took)
             starts = DAY + timedelta(days=day)
             found.append(Statistic(about, starts, policy=one.name, error=error, attempt=attempt))
     return found

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tarry.analytics.replay import Ended, MessageRow, Replay, StepRow, Tally, Totals, message_history
+from tarry.analytics.replay import Ended, MessageRow, Replay, ReplayStep, ReplayTally, ReplayTotals, message_history
 from tarry.core.decide import Rulebook
 from tarry.topology.model import Topology
 from tests.support.histories import DAY_MS, Lived, events, live, useless
@@ -23,7 +23,7 @@ def rules(**policy: Any) -> Rulebook:
     return Topology.model_validate({"policy": [{"name": "orders", **policy}]}).rules
 
 
-def replayed(lived: Lived, was: Rulebook, changed: Rulebook) -> Totals:
+def replayed(lived: Lived, was: Rulebook, changed: Rulebook) -> ReplayTotals:
     run = Replay(was, changed, SINCE_MS, NOW_MS)
     found = [message_history(row, was, lambda _queue, _mark: None) for row in lived.rows]
     messages = [one for one in found if one is not None]
@@ -32,7 +32,7 @@ def replayed(lived: Lived, was: Rulebook, changed: Rulebook) -> Totals:
     return run.total
 
 
-def numbers(tally: Tally) -> tuple[float, float, float]:
+def numbers(tally: ReplayTally) -> tuple[float, float, float]:
     return tally.attempts, tally.ended[Ended.SUCCEEDED], tally.ended[Ended.EXHAUSTED]
 
 
@@ -93,7 +93,7 @@ def test_a_message_that_was_held_arrives_when_its_hold_ended() -> None:
     was = rules(**TOO_SHORT)
     (row,) = live([next(useless(1, now_ms=NOW_MS))], was).rows
     late = [step._replace(at_ms=step.at_ms + 3_600_000) if step.state == "returned" else step for step in row.steps[:2]]
-    end = StepRow(1, "succeeded", late[-1].at_ms, "reported", {})
+    end = ReplayStep(1, "succeeded", late[-1].at_ms, "reported", {})
     lived = Lived(rows=[row._replace(steps=[*late, end])])
 
     total = replayed(lived, was, was)
@@ -106,7 +106,7 @@ def test_a_message_that_was_held_arrives_when_its_hold_ended() -> None:
 def test_a_message_that_somebody_touched_is_left_out(state: str) -> None:
     was = rules(**TOO_SHORT)
     (row,) = live([next(useless(1, now_ms=NOW_MS))], was).rows
-    touched = row._replace(steps=[*row.steps[:1], StepRow(1, state, row.steps[0].at_ms + 1, None, {})])
+    touched = row._replace(steps=[*row.steps[:1], ReplayStep(1, state, row.steps[0].at_ms + 1, None, {})])
 
     assert message_history(touched, was, lambda _queue, _mark: None) is None
     assert message_history(_retried_now(row), was, lambda _queue, _mark: None) is None
@@ -114,7 +114,7 @@ def test_a_message_that_somebody_touched_is_left_out(state: str) -> None:
 
 
 def _retried_now(row: MessageRow) -> MessageRow:
-    return row._replace(steps=[*row.steps, StepRow(9, "scheduled", NOW_MS, "retry now: please", {})])
+    return row._replace(steps=[*row.steps, ReplayStep(9, "scheduled", NOW_MS, "retry now: please", {})])
 
 
 def test_what_was_given_up_counts_as_it_was_whatever_the_changed_policy_says() -> None:
@@ -122,7 +122,7 @@ def test_what_was_given_up_counts_as_it_was_whatever_the_changed_policy_says() -
     was, then = rules(**TOO_SHORT, adaptive={"after": 50}), rules(**BETTER)
     about = {"policy": "orders", "class": "retryable", "fingerprint": "f" * 16}
     why = "given up: 0 of 412 retries of this error succeeded (below 1%)"
-    steps = [StepRow(1, "in_review", NOW_MS - DAY_MS, why, about)]
+    steps = [ReplayStep(1, "in_review", NOW_MS - DAY_MS, why, about)]
     row = MessageRow(
         "a", "orders", None, None, None, None, "ValueError", "no such order", "f" * 16, NOW_MS - DAY_MS, steps
     )

@@ -4,23 +4,23 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tarry.analytics.rollups import Counts, Span, StatisticsProgress, ceiling, floor, quantile
+from tarry.analytics.rollups import StatisticCounts, StatisticSpan, StatisticsProgress, ceiling, floor, quantile
 
 NOW = datetime(2030, 1, 31, 12, 30, tzinfo=UTC)
 
 
 def test_counts_are_added_with_their_histograms() -> None:
-    one = Counts(scheduled=1, succeeded=2, success_ms=30, success_bins=(1, 1))
-    assert one + Counts() == one
-    assert one + Counts(succeeded=1, failed=3, success_bins=(0, 1), drift_bins=(5,)) == Counts(
+    one = StatisticCounts(scheduled=1, succeeded=2, success_ms=30, success_bins=(1, 1))
+    assert one + StatisticCounts() == one
+    assert one + StatisticCounts(succeeded=1, failed=3, success_bins=(0, 1), drift_bins=(5,)) == StatisticCounts(
         scheduled=1, succeeded=3, failed=3, success_ms=30, success_bins=(1, 2), drift_bins=(5,)
     )
 
 
 def test_rates_and_means_are_unknown_without_outcomes() -> None:
-    nothing = Counts(scheduled=3)
+    nothing = StatisticCounts(scheduled=3)
     assert (nothing.success_rate, nothing.mean_success_ms, nothing.mean_drift_ms) == (None, None, None)
-    assert Counts(succeeded=1, failed=3).success_rate == 0.25
+    assert StatisticCounts(succeeded=1, failed=3).success_rate == 0.25
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ def test_a_quantile_is_interpolated_within_its_bin(bins: tuple[int, ...], share:
 
 def test_times_are_rounded_to_whole_hours_and_days_of_utc() -> None:
     elsewhere = NOW.astimezone(tz=None)
-    assert floor(elsewhere, Span.HOUR) == NOW.replace(minute=0)
-    assert ceiling(elsewhere, Span.DAY) == datetime(2030, 2, 1, tzinfo=UTC)
-    assert ceiling(floor(NOW, Span.DAY), Span.DAY) == floor(NOW, Span.DAY)
+    assert floor(elsewhere, StatisticSpan.HOUR) == NOW.replace(minute=0)
+    assert ceiling(elsewhere, StatisticSpan.DAY) == datetime(2030, 2, 1, tzinfo=UTC)
+    assert ceiling(floor(NOW, StatisticSpan.DAY), StatisticSpan.DAY) == floor(NOW, StatisticSpan.DAY)
 
 
 def test_progress_says_what_is_not_counted() -> None:

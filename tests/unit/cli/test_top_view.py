@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tarry.audit.status import Counts, InTier, RouterStatus
-from tarry.cli.top_view import Display, Snapshot, Totals, bars, fitted, screen, shares, snapshot_json
+from tarry.cli.top_view import Display, TopSnapshot, TopTotals, bars, fitted, screen, shares, snapshot_json
 from tarry.core.breaker import BreakerState
 from tarry.operations.audit import BalanceReport
 from tarry.operations.breaker import BreakerView
@@ -24,8 +24,8 @@ EARLIER = NOW - timedelta(seconds=75)
 LONG = "notifications.push.europe-west.with-a-name-that-is-very-long-indeed"
 COUNTS = Counts(1_234, 12, 400, 3, 42, 0, 0, 0, 44)
 BALANCE = Balance(5_000, 4_990, 3_700, 3, 1_234, 0, 0, 10, 0, held=42, rounds=4_979)
-TOTALS = Totals(BalanceReport(BALANCE, Drift(3_700, 1, 12, 80, 120)), NOW - timedelta(seconds=8))
-UNKNOWN = Totals(None, NOW, "Postgres does not answer.")
+TOTALS = TopTotals(BalanceReport(BALANCE, Drift(3_700, 1, 12, 80, 120)), NOW - timedelta(seconds=8))
+UNKNOWN = TopTotals(None, NOW, "Postgres does not answer.")
 SIZES = [(80, 24), (140, 40), (200, 60), (40, 12), (20, 5), (10, 1)]
 
 
@@ -41,12 +41,12 @@ def breaker(queue: str, state: BreakerState = BreakerState.OPEN) -> BreakerView:
     return BreakerView(queue=queue, state=state, since=EARLIER, probe_at=probe, **numbers, **who, **rest)  # type: ignore[arg-type]
 
 
-def snapshot(names: tuple[str, ...] = ("orders", LONG), count: int = 19) -> Snapshot:
+def snapshot(names: tuple[str, ...] = ("orders", LONG), count: int = 19) -> TopSnapshot:
     """Something in every section."""
     router = RouterStatus("web-1-4711-3fa1b2", "web-1", 4711, "1.2.3", EARLIER, NOW, True, 26.1, [], True)
     why = PauseView("payments", "ops", "the bank is down", EARLIER, None)
     paused = DestinationPause("payments", "holding", EARLIER, 42, 42, 0, None, "", None, None, [why])
-    return Snapshot(
+    return TopSnapshot(
         at=NOW,
         status=ServiceStatus(None, COUNTS, tiers(count), {}, [], [], [router], []),
         activity=Activity([30, 10, *[1] * 58], [0] * 60, 512, 12, 80, 120),
@@ -58,7 +58,7 @@ def snapshot(names: tuple[str, ...] = ("orders", LONG), count: int = 19) -> Snap
 
 
 def lines(
-    seen: Snapshot | None, totals: Totals = TOTALS, size: tuple[int, int] = (80, 24), every: float = 2
+    seen: TopSnapshot | None, totals: TopTotals = TOTALS, size: tuple[int, int] = (80, 24), every: float = 2
 ) -> list[str]:
     return screen(seen, totals, Display(*size, every), NOW).plain.split("\n")
 
@@ -113,7 +113,7 @@ def test_screen_says_first_what_is_wrong() -> None:
 
 
 def test_screen_shows_what_the_audit_does_not_account_for() -> None:
-    lost = Totals(BalanceReport(replace(BALANCE, returned=3_690), Drift(0, 0, 0, 0, 0)), NOW)
+    lost = TopTotals(BalanceReport(replace(BALANCE, returned=3_690), Drift(0, 0, 0, 0, 0)), NOW)
     shown = lines(snapshot(), lost)
     assert "10 rounds are unaccounted for in the audit" in shown[2]
     assert any(one.startswith("audit: lost 10 of 4,989 requests") for one in shown)
@@ -124,7 +124,7 @@ def test_screen_names_what_could_not_be_read_and_shows_the_rest() -> None:
     status = ServiceStatus(
         None, None, [InTier("retry.delay.1m", None, 7, None, None)], {}, [], [], [], [UNKNOWN.trouble]
     )
-    shown = lines(Snapshot(NOW, status, troubles=[UNKNOWN.trouble]), UNKNOWN)
+    shown = lines(TopSnapshot(NOW, status, troubles=[UNKNOWN.trouble]), UNKNOWN)
     assert [one for one in shown if UNKNOWN.trouble in one] == [f"  ✗ {UNKNOWN.trouble}"]
     assert "audit: not known" in shown
     assert any(one.split() == ["retry.delay.1m", "7", "?"] for one in shown)
@@ -168,5 +168,5 @@ def test_json_has_the_verdict_and_every_part() -> None:
     assert (found["verdict"]["level"], found["audit"]["balance"]["lost"], found["troubles"]) == ("wrong", 0, [])
     assert (found["status"]["tiers"][0]["tier"], found["breakers"][0]["state"]) == ("retry.delay.1m", "open")
     assert (found["destinations"][1]["name"], found["pauses"]["paused_destinations"][0]["held"]) == (LONG, 42)
-    nothing = snapshot_json(Snapshot(NOW, troubles=["no answer"]), UNKNOWN)
+    nothing = snapshot_json(TopSnapshot(NOW, troubles=["no answer"]), UNKNOWN)
     assert (nothing["status"], nothing["audit"], nothing["troubles"]) == (None, None, ["no answer"])

@@ -12,11 +12,11 @@ from tarry.core.adaptive import (
     DAY_MS,
     HOUR_MS,
     Adaptive,
+    AdaptiveFinding,
     ErrorKey,
+    ErrorOutcomes,
     ErrorsGivenUp,
     Evidence,
-    Finding,
-    Outcomes,
     draw_of,
     judge,
 )
@@ -30,34 +30,34 @@ AT_ONCE = Adaptive.model_validate({"lasting": "0s"})
 DEFAULT = Adaptive()
 
 
-def hour(ago: int, failed: int, succeeded: int = 0, unknown: int = 0) -> Outcomes:
+def hour(ago: int, failed: int, succeeded: int = 0, unknown: int = 0) -> ErrorOutcomes:
     starts = NOW // HOUR_MS * HOUR_MS - ago * HOUR_MS
-    return Outcomes(starts, starts + HOUR_MS, failed + succeeded + unknown, succeeded, failed)
+    return ErrorOutcomes(starts, starts + HOUR_MS, failed + succeeded + unknown, succeeded, failed)
 
 
 @pytest.mark.parametrize(
     ("rule", "outcomes", "finding"),
     [
-        (AT_ONCE, [], Finding.TOO_FEW),
-        (AT_ONCE, [hour(0, 199)], Finding.TOO_FEW),
-        (AT_ONCE, [hour(0, 200)], Finding.GIVEN_UP),
-        (AT_ONCE, [hour(0, 199, 1)], Finding.SUCCEEDS),
-        (AT_ONCE, [hour(0, 100), hour(30, 100)], Finding.GIVEN_UP),
-        (AT_ONCE, [hour(0, 990, 10)], Finding.SUCCEEDS),
-        (AT_ONCE, [hour(0, 9_950, 50)], Finding.GIVEN_UP),
-        (DEFAULT, [hour(0, 10_000)], Finding.TOO_SHORT),
-        (DEFAULT, [hour(0, 10_000), hour(23, 1)], Finding.TOO_SHORT),
-        (DEFAULT, [hour(0, 10_000), hour(25, 1)], Finding.TOO_SHORT),
-        (DEFAULT, [hour(0, 10_000), hour(25, 99)], Finding.TOO_SHORT),
-        (DEFAULT, [hour(0, 10_000), hour(25, 100)], Finding.GIVEN_UP),
-        (DEFAULT, [hour(0, 10_000), hour(25, 199, 20)], Finding.SUCCEEDS),
-        (DEFAULT, [hour(40, 10_000)], Finding.TOO_SHORT),
-        (DEFAULT, [hour(0, 99), hour(40, 10_000)], Finding.TOO_SHORT),
-        (DEFAULT, [hour(0, 100), hour(40, 10_000)], Finding.GIVEN_UP),
-        (DEFAULT, [hour(0, 200), hour(12, 0, 50), hour(25, 200)], Finding.SUCCEEDS),
-        (DEFAULT, [hour(0, 9_000), hour(1, 9_000), hour(12, 0, 20), hour(25, 500)], Finding.SUCCEEDS),
-        (DEFAULT, [hour(ago, 9_950, 50) for ago in range(26)], Finding.GIVEN_UP),
-        (DEFAULT, [hour(0, 200), hour(25, 200), hour(100, 0, 500)], Finding.GIVEN_UP),
+        (AT_ONCE, [], AdaptiveFinding.TOO_FEW),
+        (AT_ONCE, [hour(0, 199)], AdaptiveFinding.TOO_FEW),
+        (AT_ONCE, [hour(0, 200)], AdaptiveFinding.GIVEN_UP),
+        (AT_ONCE, [hour(0, 199, 1)], AdaptiveFinding.SUCCEEDS),
+        (AT_ONCE, [hour(0, 100), hour(30, 100)], AdaptiveFinding.GIVEN_UP),
+        (AT_ONCE, [hour(0, 990, 10)], AdaptiveFinding.SUCCEEDS),
+        (AT_ONCE, [hour(0, 9_950, 50)], AdaptiveFinding.GIVEN_UP),
+        (DEFAULT, [hour(0, 10_000)], AdaptiveFinding.TOO_SHORT),
+        (DEFAULT, [hour(0, 10_000), hour(23, 1)], AdaptiveFinding.TOO_SHORT),
+        (DEFAULT, [hour(0, 10_000), hour(25, 1)], AdaptiveFinding.TOO_SHORT),
+        (DEFAULT, [hour(0, 10_000), hour(25, 99)], AdaptiveFinding.TOO_SHORT),
+        (DEFAULT, [hour(0, 10_000), hour(25, 100)], AdaptiveFinding.GIVEN_UP),
+        (DEFAULT, [hour(0, 10_000), hour(25, 199, 20)], AdaptiveFinding.SUCCEEDS),
+        (DEFAULT, [hour(40, 10_000)], AdaptiveFinding.TOO_SHORT),
+        (DEFAULT, [hour(0, 99), hour(40, 10_000)], AdaptiveFinding.TOO_SHORT),
+        (DEFAULT, [hour(0, 100), hour(40, 10_000)], AdaptiveFinding.GIVEN_UP),
+        (DEFAULT, [hour(0, 200), hour(12, 0, 50), hour(25, 200)], AdaptiveFinding.SUCCEEDS),
+        (DEFAULT, [hour(0, 9_000), hour(1, 9_000), hour(12, 0, 20), hour(25, 500)], AdaptiveFinding.SUCCEEDS),
+        (DEFAULT, [hour(ago, 9_950, 50) for ago in range(26)], AdaptiveFinding.GIVEN_UP),
+        (DEFAULT, [hour(0, 200), hour(25, 200), hour(100, 0, 500)], AdaptiveFinding.GIVEN_UP),
     ],
     ids=[
         "nothing",
@@ -82,14 +82,14 @@ def hour(ago: int, failed: int, succeeded: int = 0, unknown: int = 0) -> Outcome
         "successes before",
     ],
 )
-def test_judge(rule: Adaptive, outcomes: list[Outcomes], finding: Finding) -> None:
+def test_judge(rule: Adaptive, outcomes: list[ErrorOutcomes], finding: AdaptiveFinding) -> None:
     assert judge(rule, outcomes).finding is finding
 
 
 def test_judge_resumes_with_the_first_successes_however_much_has_failed() -> None:
     failed = [hour(5, 100_000), hour(30, 100_000)]
-    assert judge(DEFAULT, failed).finding is Finding.GIVEN_UP
-    assert judge(DEFAULT, [hour(0, 210, 3), *failed]).finding is Finding.SUCCEEDS
+    assert judge(DEFAULT, failed).finding is AdaptiveFinding.GIVEN_UP
+    assert judge(DEFAULT, [hour(0, 210, 3), *failed]).finding is AdaptiveFinding.SUCCEEDS
 
 
 @given(
@@ -105,14 +105,14 @@ def test_judge_gives_up_nothing_in_an_outage_that_is_shorter_than_lasting(
     found = {ago: hour(ago, *counts) for ago, counts in others.items()}
     found |= {ago: hour(ago, failed) for ago in range(began, began + lasts)}
     latest_first = [found[ago] for ago in sorted(found)]
-    assert judge(DEFAULT, latest_first).finding is not Finding.GIVEN_UP
+    assert judge(DEFAULT, latest_first).finding is not AdaptiveFinding.GIVEN_UP
 
 
 def test_judge_counts_returns_without_an_outcome_as_successes() -> None:
     """A success that is presumed comes later than a failure: at first, only failures are seen."""
-    assert judge(AT_ONCE, [hour(0, 300, 0, 20)]).finding is Finding.SUCCEEDS
-    assert judge(AT_ONCE, [hour(0, 300), hour(1, 0, 0, 20)]).finding is Finding.SUCCEEDS
-    assert judge(AT_ONCE, [hour(0, 320)]).finding is Finding.GIVEN_UP
+    assert judge(AT_ONCE, [hour(0, 300, 0, 20)]).finding is AdaptiveFinding.SUCCEEDS
+    assert judge(AT_ONCE, [hour(0, 300), hour(1, 0, 0, 20)]).finding is AdaptiveFinding.SUCCEEDS
+    assert judge(AT_ONCE, [hour(0, 320)]).finding is AdaptiveFinding.GIVEN_UP
 
 
 def test_judge_says_why_not() -> None:

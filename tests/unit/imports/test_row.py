@@ -8,7 +8,7 @@ from tarry.amqp.delivery import Delivery
 from tarry.contract.identity import retry_id
 from tarry.contract.message import Request
 from tarry.contract.request import parse
-from tarry.imports.row import CannotImportError, WaitingRow, request_of
+from tarry.imports.row import CannotImportError, ImportRow, request_of
 from tests.unit.contract.wire import ACCEPT, new_id
 
 DUE = 1_800_000_000_000
@@ -16,11 +16,11 @@ FRAME = 131_072
 SOURCE = "6f1b4b9c-0000-4000-8000-000000000001"
 
 
-def row(**changes: Any) -> WaitingRow:
-    return WaitingRow("17", DUE, "invoices", b"\x00body", 2, {})._replace(**changes)
+def row(**changes: Any) -> ImportRow:
+    return ImportRow("17", DUE, "invoices", b"\x00body", 2, {})._replace(**changes)
 
 
-def requested(one: WaitingRow) -> Request:
+def requested(one: ImportRow) -> Request:
     """As the router reads it."""
     message = request_of(one, SOURCE, "retry.scheduled", FRAME)
     assert (message.exchange, message.routing_key) == ("", "retry.scheduled")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 
-from tarry.analytics.rollups import MOST_ATTEMPTS, Dimension, Span, StatisticFilter
+from tarry.analytics.rollups import MOST_ATTEMPTS, Dimension, StatisticFilter, StatisticSpan
 from tarry.operations.statistics import MOST, StatisticsReport, statistics_csv, suitable_span
 from tarry.web.api.auth import Looker
 from tarry.web.api.dependencies import Operations
@@ -33,7 +33,8 @@ async def show_statistics(
     by: Annotated[list[Dimension] | None, Query(description="May be repeated.", max_length=len(Dimension))] = None,
     over_time: Annotated[bool, Query(description="One row for each hour or day.")] = False,
     span: Annotated[
-        Span | None, Query(description="Count whole hours or days. By default hours, for more than 3 days days.")
+        StatisticSpan | None,
+        Query(description="Count whole hours or days. By default hours, for more than 3 days days."),
     ] = None,
     queue: Annotated[Glob | None, Query(description="A queue, or a glob of `*` and `?`.")] = None,
     policy: Annotated[Glob | None, Query(description="A policy.")] = None,

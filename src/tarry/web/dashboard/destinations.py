@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from tarry.analytics.rollups import Dimension, Span, StatisticFilter
+from tarry.analytics.rollups import Dimension, StatisticFilter, StatisticSpan
 from tarry.audit.status import AttemptOutcomes
 from tarry.errors import Code, NotFoundError
 from tarry.operations.destinations import is_glob, matching
@@ -81,7 +81,7 @@ async def _day(visit: Visit, name: str) -> list[StatisticRow]:
     """Its statistics by attempt. Those of a name that has characters of a glob cannot be asked for alone."""
     if visit.is_live or is_glob(name):
         return []
-    wanted = StatisticFilter(visit.now - DAY, visit.now, Span.HOUR, queue=name)
+    wanted = StatisticFilter(visit.now - DAY, visit.now, StatisticSpan.HOUR, queue=name)
     found = await visit.operations.statistics(wanted, [Dimension.ATTEMPT])
     return sorted((one for one in found.rows if one.attempt and one.returned), key=lambda one: one.attempt or 0)
 

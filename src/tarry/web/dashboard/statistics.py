@@ -11,7 +11,7 @@ from markupsafe import Markup
 from pydantic import BaseModel, TypeAdapter
 from starlette.responses import Response
 
-from tarry.analytics.rollups import Dimension, Span, StatisticFilter
+from tarry.analytics.rollups import Dimension, StatisticFilter, StatisticSpan
 from tarry.core.durations import humanise
 from tarry.operations.statistics import MOST, StatisticRow, StatisticsReport, describe_values, suitable_span
 from tarry.web.api.parameters import Glob, length_of
@@ -147,8 +147,8 @@ def _starts(report: StatisticsReport) -> list[datetime]:
 def _charts(report: StatisticsReport) -> dict[str, Markup]:
     found = {row.starts: row for row in report.rows}
     rows = [found.get(one) for one in _starts(report)]
-    total, each = report.total, "an hour" if report.span is Span.HOUR else "a day"
-    moment = "%m-%d %H:%M" if report.span is Span.HOUR else "%Y-%m-%d"
+    total, each = report.total, "an hour" if report.span is StatisticSpan.HOUR else "a day"
+    moment = "%m-%d %H:%M" if report.span is StatisticSpan.HOUR else "%Y-%m-%d"
     start, end = (f"{one:{moment}}" for one in (report.since, report.until))
     rate = "no outcome is known" if total.success_rate is None else f"{total.success_rate:g} % in all; the top is 100 %"
     within = [
