@@ -19,6 +19,7 @@ SHARING = (
     "tests/acceptance/test_docs_contract_languages.py",
     "tests/acceptance/test_due_check.py",
     "tests/acceptance/test_examples.py",
+    "tests/acceptance/test_lanes.py",
     "tests/acceptance/test_layover.py",
     "tests/acceptance/test_migrate_guides.py",
     "tests/acceptance/test_s4_stuck.py",

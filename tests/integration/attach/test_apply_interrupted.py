@@ -59,7 +59,7 @@ def attach_cut_off(installation: AttachInstallation, queue: str, pause: float, m
 def assert_a_reject_arrives(installation: AttachInstallation, queue: str) -> None:
     installation.publish(queue, queue.encode())
     installation.reject(queue)
-    assert installation.take("retry.scheduled", deadline=20)[1] == queue.encode()
+    assert installation.take("retry.scheduled", deadline=240)[1] == queue.encode()
 
 
 @pytest.mark.parametrize("kind", ["quorum", "classic"])
