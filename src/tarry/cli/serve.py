@@ -188,8 +188,8 @@ def _service(context: OperatorContext, topology: Topology, settings: Settings, w
             metrics.count_spans,
         ),
     )
-    tap = next(one for one in service.taps if one.queue == context.names.audit)
-    breaker_counts.tap_is_behind = lambda: tap.is_behind
+    taps = [one for one in service.taps if one.queue == context.names.audit]
+    breaker_counts.tap_is_behind = lambda: any(tap.is_behind for tap in taps)
     return service
 
 
