@@ -38,7 +38,7 @@ MOST = 500
 
 
 ORIGIN: ContextVar[str | None] = ContextVar("origin", default=None)
-"""From where the current action was requested; whoever receives the request sets it."""
+"""From where the current action was requested. The part that receives the request sets it."""
 
 
 @dataclass(slots=True)
