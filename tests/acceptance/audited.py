@@ -7,8 +7,10 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,6 +25,8 @@ from tarry.errors import Code
 from tests.support.cli import run_cli, run_process
 from tests.support.installation import Installation
 from tests.support.router import START, Router, start_router
+from tests.support.services import Services
+from tests.support.spaces import SharedBroker, drop_database, drop_vhost, make_database, make_vhost
 from tests.support.waiting import wait_for
 
 POLICIES = """
@@ -237,3 +241,19 @@ class Worker:
             self.requested += 1
             about = pika.BasicProperties(delivery_mode=2, message_id=properties.message_id, headers=again)
             channel.basic_publish("", "retry.scheduled", body, about)
+
+
+@contextmanager
+def shared_audited(
+    broker: SharedBroker, services: Services, folder: Path, policies: str
+) -> Iterator[AuditedInstallation]:
+    """An installation on a new vhost and a new database, for the tests of a file to share."""
+    vhost = make_vhost(broker.amqp_url, broker.management_url, broker.version)
+    database = make_database(services.postgres())
+    made = AuditedInstallation(vhost.amqp_url, vhost.management_url, database.dsn, folder, policies)
+    try:
+        yield made.apply()
+    finally:
+        made.close()
+        drop_vhost(vhost)
+        drop_database(services.postgres(), database)

@@ -15,7 +15,7 @@ import pytest
 from tarry.topology.apply import declare
 from tarry.topology.blueprint import former_first_gate
 from tarry.topology.objects import Blueprint
-from tests.acceptance.audited import AuditedInstallation
+from tests.acceptance.audited import AuditedInstallation, shared_audited
 from tests.support.cli import WIDE, run_cli
 from tests.support.eligibility import Endpoint, eligibility_endpoint
 from tests.support.router import Router, routers, spawn_router
@@ -24,10 +24,6 @@ from tests.support.spaces import (
     Database,
     SharedBroker,
     Vhost,
-    drop_database,
-    drop_vhost,
-    make_database,
-    make_vhost,
 )
 from tests.support.waiting import wait_for
 
@@ -112,17 +108,9 @@ def installation(
     endpoint: Endpoint, broker: SharedBroker, services: Services, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AuditedInstallation]:
     """Shared by the tests of this file; each has a queue of its own."""
-    vhost = make_vhost(broker.amqp_url, broker.management_url, broker.version)
-    database = make_database(services.postgres())
-    folder = tmp_path_factory.mktemp("due") / "topology"
     policies = POLICIES.replace("URL", endpoint.url)
-    made = AuditedInstallation(vhost.amqp_url, vhost.management_url, database.dsn, folder, policies)
-    try:
-        yield made.apply()
-    finally:
-        made.close()
-        drop_vhost(vhost)
-        drop_database(services.postgres(), database)
+    with shared_audited(broker, services, tmp_path_factory.mktemp("due") / "topology", policies) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -10,30 +10,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tarry.core.signature import SIGNATURE, Secret
-from tarry.events.cloudevent import Event
 from tarry.events.webhooks import signed
-from tests.support.receiver import OTHER_SECRET, SECRET
+from tests.support.receiver import OTHER_SECRET, SECRET, exhausted_event
 from tests.support.waiting import wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "webhooks"
 COMMANDS = {"python": [sys.executable, "-u", "receiver.py"], "node": ["node", "receiver.js"]}
-EVENT = Event(
-    id="5f0c8a9e/1",
-    type="tarry.retry.exhausted",
-    source="/tarry/%2F/retry",
-    subject="5f0c8a9e",
-    time=datetime.now(UTC),
-    sequence="0000001.2.0000000000000000001",
-    state="in_review",
-    data={"queue": "orders.größe"},
-)
+EVENT = exhausted_event("orders.größe")
 
 
 def free_port() -> int:

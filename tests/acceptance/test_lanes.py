@@ -13,11 +13,11 @@ import pytest
 
 from tarry.core.names import Names
 from tarry.topology.verify import verify
-from tests.acceptance.audited import AuditedInstallation
+from tests.acceptance.audited import AuditedInstallation, shared_audited
 from tests.support.cli import WIDE, run_cli
 from tests.support.router import Router, routers
 from tests.support.services import Services
-from tests.support.spaces import SharedBroker, drop_database, drop_vhost, make_database, make_vhost
+from tests.support.spaces import SharedBroker
 from tests.support.waiting import wait_for
 
 NAMES = Names()
@@ -46,16 +46,8 @@ QUICK = ("--grace", "500ms", "--settle", "300ms", "--patience", "5s")
 def installed(
     broker: SharedBroker, services: Services, factory: pytest.TempPathFactory, policies: str = POLICIES
 ) -> Iterator[AuditedInstallation]:
-    vhost = make_vhost(broker.amqp_url, broker.management_url, broker.version)
-    database = make_database(services.postgres())
-    folder = factory.mktemp("lanes") / "topology"
-    made = AuditedInstallation(vhost.amqp_url, vhost.management_url, database.dsn, folder, policies)
-    try:
-        yield made.apply()
-    finally:
-        made.close()
-        drop_vhost(vhost)
-        drop_database(services.postgres(), database)
+    with shared_audited(broker, services, factory.mktemp("lanes") / "topology", policies) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,11 @@ from typing import Any
 import pika
 import pytest
 
-from tests.acceptance.audited import AuditedInstallation
+from tests.acceptance.audited import AuditedInstallation, shared_audited
 from tests.support.cli import WIDE, run_cli
 from tests.support.router import Router, routers
 from tests.support.services import Services
-from tests.support.spaces import SharedBroker, drop_database, drop_vhost, make_database, make_vhost
+from tests.support.spaces import SharedBroker
 from tests.support.waiting import wait_for
 
 STEP = int(os.environ.get("TARRY_LAYOVER_STEP_MS", "40"))
@@ -63,16 +63,8 @@ def installation(
     broker: SharedBroker, services: Services, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AuditedInstallation]:
     """Shared by the tests of this file; each has a queue of its own."""
-    vhost = make_vhost(broker.amqp_url, broker.management_url, broker.version)
-    database = make_database(services.postgres())
-    folder = tmp_path_factory.mktemp("layover") / "topology"
-    made = AuditedInstallation(vhost.amqp_url, vhost.management_url, database.dsn, folder, POLICIES)
-    try:
-        yield made.apply()
-    finally:
-        made.close()
-        drop_vhost(vhost)
-        drop_database(services.postgres(), database)
+    with shared_audited(broker, services, tmp_path_factory.mktemp("layover") / "topology", POLICIES) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -18,6 +19,19 @@ from tarry.events.cloudevent import Event
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of the tests, 32 bytes!").decode()
 OTHER_SECRET = "whsec_" + base64.b64encode(b"another secret of these tests...").decode()
+
+
+def exhausted_event(queue: str) -> Event:
+    return Event(
+        id="5f0c8a9e/1",
+        type="tarry.retry.exhausted",
+        source="/tarry/%2F/retry",
+        subject="5f0c8a9e",
+        time=datetime.now(UTC),
+        sequence="0000001.2.0000000000000000001",
+        state="in_review",
+        data={"queue": queue},
+    )
 
 
 @dataclass

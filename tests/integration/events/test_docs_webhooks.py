@@ -7,32 +7,21 @@ import os
 import re
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from standardwebhooks import WebhookVerificationError
 
 from tarry.core.signature import Secret
-from tarry.events.cloudevent import Event
 from tarry.events.webhooks import signed
 from tests.support.api import api_installation
-from tests.support.receiver import OTHER_SECRET, SECRET
+from tests.support.receiver import OTHER_SECRET, SECRET, exhausted_event
 from tests.support.services import Services
 from tests.support.spaces import SharedBroker
 
 PAGE = (Path(__file__).parents[3] / "docs" / "webhooks.md").read_text(encoding="utf-8")
 VERIFIES, RESUMES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-EVENT = Event(
-    id="5f0c8a9e/1",
-    type="tarry.retry.exhausted",
-    source="/tarry/%2F/retry",
-    subject="5f0c8a9e",
-    time=datetime.now(UTC),
-    sequence="0000001.2.0000000000000000001",
-    state="in_review",
-    data={"queue": "orders"},
-)
+EVENT = exhausted_event("orders")
 
 
 def test_docs_webhooks_receiver_takes_what_is_signed_and_nothing_else() -> None:
